@@ -1,0 +1,107 @@
+"""Speed of this repository's parts against their peers, as ratios measured in one run on one thread.
+
+    python benchmark/speed.py
+
+The two sides of a row take turns, round after round, so that a busy machine slows both; the ratio is the median over
+the rounds of theirs / ours, with its quartiles.
+"""
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import gpytorch
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from gp_models import SVGP
+
+INPUTS, OUTPUTS, INDUCING, BATCH, ROWS = 6, 5, 64, 256, 16
+
+
+class GPyTorchSVGP(gpytorch.models.ApproximateGP):
+    """The model that SVGP is: independent outputs, shared inducing points, ARD squared exponential, whitened q(u)."""
+
+    def __init__(self, inducing: torch.Tensor):
+        q = gpytorch.variational.CholeskyVariationalDistribution(len(inducing), batch_shape=torch.Size([OUTPUTS]))
+        strategy = gpytorch.variational.VariationalStrategy(self, inducing, q, learn_inducing_locations=True)
+        super().__init__(
+            gpytorch.variational.IndependentMultitaskVariationalStrategy(strategy, num_tasks=OUTPUTS, task_dim=-1)
+        )
+        batch = torch.Size([OUTPUTS])
+        self.mean_module = gpytorch.means.ZeroMean(batch_shape=batch)
+        self.covar_module = gpytorch.kernels.ScaleKernel(
+            gpytorch.kernels.RBFKernel(batch_shape=batch, ard_num_dims=INPUTS), batch_shape=batch
+        )
+
+    def forward(self, x: torch.Tensor) -> gpytorch.distributions.MultivariateNormal:
+        return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
+
+
+def compare(ours: Callable[[], None], theirs: Callable[[], None], rounds: int = 15, calls: int = 20) -> np.ndarray:
+    """Seconds per call, (rounds, 2): ours, theirs."""
+    seconds = np.empty((rounds, 2))
+    for side in (ours, theirs):
+        side()
+    for round_ in range(rounds):
+        for column, side in enumerate((ours, theirs)):
+            start = time.perf_counter()
+            for _ in range(calls):
+                side()
+            seconds[round_, column] = (time.perf_counter() - start) / calls
+    return seconds
+
+
+def svgp_rows() -> list[tuple[str, str, np.ndarray]]:
+    x, y = torch.randn(BATCH, INPUTS), torch.randn(BATCH, OUTPUTS)
+    ours = SVGP(INPUTS, OUTPUTS, INDUCING, learn_inducing=True)
+    ours.initialize(x, y)
+    our_optimizer = torch.optim.Adam(ours.parameters(), lr=1e-3)
+
+    theirs = GPyTorchSVGP(ours.inducing.detach().clone())
+    likelihood = gpytorch.likelihoods.MultitaskGaussianLikelihood(num_tasks=OUTPUTS, has_global_noise=False)
+    elbo = gpytorch.mlls.VariationalELBO(likelihood, theirs, num_data=1000)
+    their_optimizer = torch.optim.Adam([*theirs.parameters(), *likelihood.parameters()], lr=1e-3)
+
+    def our_step() -> None:
+        our_optimizer.zero_grad()
+        (-ours.elbo(x, y, num_data=1000)).backward()
+        our_optimizer.step()
+
+    def their_step() -> None:
+        their_optimizer.zero_grad()
+        (-elbo(theirs(x), y)).backward()
+        their_optimizer.step()
+
+    name = f"SVGP training step, {INDUCING} inducing points, batch {BATCH}, {OUTPUTS} outputs, {INPUTS} inputs"
+    rows = [(name, "GPyTorch", compare(our_step, their_step))]
+
+    ours.eval()
+    theirs.eval()
+    few = torch.randn(ROWS, INPUTS)
+
+    def their_prediction() -> None:
+        with torch.no_grad():
+            posterior = theirs(few)
+            posterior.mean, posterior.variance  # noqa: B018  evaluated for its cost
+
+    rows.append(
+        (f"SVGP cached prediction of {ROWS} rows", "GPyTorch", compare(lambda: ours.predict(few), their_prediction))
+    )
+    return rows
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    print("| what | peer | ours, ms | theirs, ms | times faster [quartiles] |\n|---|---|---|---|---|")
+    for name, peer, seconds in svgp_rows():
+        ours, theirs = 1e3 * np.median(seconds, axis=0)
+        low, middle, high = np.quantile(seconds[:, 1] / seconds[:, 0], [0.25, 0.5, 0.75])
+        print(f"| {name} | {peer} | {ours:.3f} | {theirs:.2f} | {middle:.1f} [{low:.1f}, {high:.1f}] |")
+
+
+if __name__ == "__main__":
+    main()
