@@ -27,11 +27,12 @@ def inverse_softplus(value: float | Tensor) -> Tensor:
     return value + torch.log(-torch.expm1(-value))
 
 
-def require_finite(**tensors: Tensor) -> None:
-    for name, tensor in tensors.items():
-        if not torch.isfinite(tensor).all():
-            row = int((~torch.isfinite(tensor)).reshape(len(tensor), -1).any(1).nonzero()[0])
-            raise ValueError(f"{name} has a value that is not finite in row {row}")
+def check_data(name: str, tensor: Tensor, columns: int) -> None:
+    if tensor.ndim != 2 or tensor.shape[1] != columns or len(tensor) == 0:
+        raise ValueError(f"{name} must have at least one row and {columns} columns, its shape is {tuple(tensor.shape)}")
+    if not torch.isfinite(tensor).all():
+        row = int((~torch.isfinite(tensor)).any(1).nonzero()[0])
+        raise ValueError(f"{name} has a value that is not finite in row {row}")
 
 
 def cholesky(matrix: Tensor, name: str, jitter: float = 0.0) -> Tensor:
@@ -184,13 +185,17 @@ class GaussianProcess(nn.Module):
         """Variances of the observation noise in the units of the targets, `(out_dim,)`."""
         return self.scaled_noise * self.out_scale.scale.square()
 
+    def check(self, x: Tensor, y: Tensor) -> None:
+        check_data("x", x, len(self.in_scale.mean))
+        check_data("y", y, len(self.out_scale.mean))
+
     def standardize(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Scaled inputs `(N, D)` and targets `(P, N)`, and log |d y_scaled / d y|, so bounds hold for y as it is."""
-        require_finite(x=x, y=y)
+        self.check(x, y)
         return self.in_scale(x), self.out_scale(y).mT, -len(x) * self.out_scale.scale.log().sum()
 
     def fit_scales(self, x: Tensor, y: Tensor) -> None:
-        require_finite(x=x, y=y)
+        self.check(x, y)
         self.in_scale.fit(x)
         self.out_scale.fit(y)
 
@@ -248,7 +253,7 @@ class ExactGP(GaussianProcess):
 
     def condition(self, x: Tensor, y: Tensor) -> None:
         """Take this data, keeping scales and hyper-parameters."""
-        require_finite(x=x, y=y)
+        self.check(x, y)
         self.train_x, self.train_y = x.to(self.in_scale.mean.dtype), y.to(self.in_scale.mean.dtype)
 
     def covariance_factor(self, h: Tensor) -> Tensor:

@@ -349,6 +349,17 @@ def test_nan_is_refused_with_its_row(model):
         MODELS[model]().fit(x, y)
 
 
+def test_wrong_shapes_are_refused():
+    gp = SVGP(3, 2, num_inducing=5)
+    for x, y, name in (
+        (torch.randn(9, 4), torch.randn(9, 2), "x .* 3 columns"),
+        (torch.randn(9, 3), torch.randn(9), "y .* 2 columns"),
+        (torch.randn(0, 3), torch.randn(0, 2), "x .* at least one row"),
+    ):
+        with pytest.raises(ValueError, match=name):
+            gp.fit(x, y)
+
+
 def test_nan_in_a_mini_batch_is_refused():
     gp = SVGP(3, 2, num_inducing=5)
     x, y = data(20, torch.float32)

@@ -1,0 +1,260 @@
+"""Run a named experiment, seeds x variants, on local workers of one thread each.
+
+    python benchmark/sweep.py mountaincar                    # goes on where it was, skips what is finished
+    python benchmark/sweep.py mountaincar --seeds 1001 1002 --only pts-be --results /tmp/tuning
+
+Every finished run adds a row to `benchmark/results/<experiment>.csv` (its flags and its `result.json`) and its curves
+to `benchmark/results/<experiment>_curves.csv`. Both files are replaced atomically, so an interruption loses only the
+runs that were under way. A failed run is reported with its log and does not stop the others.
+"""
+
+import csv
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    script: str
+    variants: dict[str, str]  # label -> flags
+    seeds: tuple[int, ...] = tuple(range(1, 21))
+    curves: tuple[str, ...] = ()  # TensorBoard keys to keep
+    every: int = 1  # of each curve, every so many steps
+
+
+NOISES = ("heteroskedastic", "homoskedastic")
+MOUNTAINCAR = {
+    "random": "--method random",
+    "ppo": "--method ppo",
+    "be-entropy": "--method be --bonus entropy",
+    "be-eig": "--method be --bonus eig",
+    "pts": "--method pts",
+    "pts-be-entropy": "--method pts-be --bonus entropy",
+    "pts-be-eig": "--method pts-be --bonus eig",
+    "pts-be-eig-gp": "--method pts-be --bonus eig --dynamics gp",
+    "pts-be-eig-dk": "--method pts-be --bonus eig --dynamics dk",
+}
+
+EXPERIMENTS = {
+    "mountaincar": Experiment(
+        script="ptsbe_ppo_mountaincar.py",
+        variants={
+            f"{name}/{noise}": f"{flags} --noise {noise}" for name, flags in MOUNTAINCAR.items() for noise in NOISES
+        },
+        curves=("charts/coverage",),
+        every=20,
+    ),
+    "mountaincar_measures": Experiment(
+        script="ptsbe_ppo_mountaincar.py",
+        variants={
+            noise: f"--method random --track-measures --total-timesteps 10000 --noise {noise}" for noise in NOISES
+        },
+        curves=("bonus/error", "bonus/entropy", "bonus/eig"),
+    ),
+}
+
+
+@dataclass
+class Args:
+    experiment: Annotated[str, tyro.conf.Positional]
+    """name of the experiment, one of those in EXPERIMENTS"""
+    workers: int = 2
+    """runs at the same time"""
+    seeds: tuple[int, ...] = ()
+    """these seeds instead of the experiment's own"""
+    only: str = ""
+    """only the variants whose label contains this text"""
+    flags: str = ""
+    """further flags for every run, for tuning"""
+    results: Path = ROOT / "benchmark" / "results"
+    """folder of the CSV files"""
+    workdir: Path = ROOT
+    """folder in which the runs leave `runs/`"""
+
+
+@dataclass(frozen=True)
+class Run:
+    experiment: str
+    script: str
+    label: str
+    flags: str
+    seed: int
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return self.label, str(self.seed), self.flags
+
+    @property
+    def name(self) -> str:
+        return f"{self.experiment}/{self.label.replace('/', '__')}__{self.seed}"
+
+
+@dataclass
+class Table:
+    """A CSV file that is read once and replaced atomically whenever rows are added."""
+
+    path: Path
+    rows: list[dict[str, str]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.path.exists():
+            with self.path.open(newline="") as file:
+                self.rows = list(csv.DictReader(file))
+
+    def add(self, rows: list[dict]) -> None:
+        self.rows.extend({name: "" if value is None else str(value) for name, value in row.items()} for row in rows)
+        self.rows.sort(key=lambda row: (row["label"], int(row["seed"])))
+        columns = list(dict.fromkeys(name for row in self.rows for name in row))
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self.path.with_suffix(".tmp")
+        with temporary.open("w", newline="") as file:
+            writer = csv.DictWriter(file, columns, lineterminator="\n", restval="")
+            writer.writeheader()
+            writer.writerows(self.rows)
+        os.replace(temporary, self.path)
+
+
+class Workers:
+    """Starts runs as processes of their own, so that an interruption can end them."""
+
+    def __init__(self, workdir: Path):
+        self.workdir = workdir
+        self.processes: set[subprocess.Popen] = set()
+        self.lock = threading.Lock()
+        self.stopped = False
+
+    def execute(self, run: Run) -> None:
+        directory = self.workdir / "runs" / run.name
+        if directory.exists():
+            shutil.rmtree(directory)  # left by an interrupted run: its events must not mix with the new ones
+        directory.mkdir(parents=True)
+        command = [sys.executable, str(ROOT / run.script), *run.flags.split()]
+        command += ["--seed", str(run.seed), "--run-name", run.name]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        with (directory / "log.txt").open("w") as log:
+            with self.lock:
+                if self.stopped:
+                    return
+                process = subprocess.Popen(
+                    command,
+                    cwd=self.workdir,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,  # an interruption reaches the sweep alone, which then ends its runs
+                )
+                self.processes.add(process)
+            code = process.wait()
+            with self.lock:
+                self.processes.discard(process)
+        if code != 0:
+            raise RuntimeError(f"exit status {code}")
+
+    def stop(self) -> None:
+        with self.lock:
+            self.stopped = True
+            for process in self.processes:
+                os.killpg(process.pid, signal.SIGTERM)
+
+
+def flat_result(path: Path) -> dict:
+    """`result.json` as one level of columns."""
+    result = json.loads(path.read_text())
+    versions = result.pop("versions", {})
+    return {**result, **{f"version_{name}": version for name, version in versions.items()}}
+
+
+def read_curves(directory: Path, tags: tuple[str, ...], every: int) -> dict[str, tuple[str, str]]:
+    """Steps and values of each curve, as text: four digits are more than a plot can show."""
+    events = EventAccumulator(str(directory), size_guidance={"scalars": 0})
+    events.Reload()
+    curves = {}
+    for tag in tags:
+        points = [event for event in events.Scalars(tag) if event.step % every == 0]
+        steps, values = " ".join(str(p.step) for p in points), " ".join(f"{p.value:.4g}" for p in points)
+        curves[tag] = steps, values
+    return curves
+
+
+def progress(done: int, total: int, failed: int, start: float, finished_now: int) -> None:
+    left = "?" if not finished_now else f"{(time.time() - start) / finished_now * (total - done) / 60:.1f}"
+    filled = 30 * done // max(total, 1)
+    bar = "#" * filled + "-" * (30 - filled)
+    print(f"\r[{bar}] {done}/{total} runs, {failed} failed, {left} min left   ", end="", file=sys.stderr, flush=True)
+
+
+def main(args: Args) -> int:
+    if args.experiment not in EXPERIMENTS:
+        print(f"error: no experiment {args.experiment!r}: choose from {', '.join(EXPERIMENTS)}", file=sys.stderr)
+        return 2
+    experiment = EXPERIMENTS[args.experiment]
+    runs = [
+        Run(args.experiment, experiment.script, label, f"{flags} {args.flags}".strip(), seed)
+        for seed in args.seeds or experiment.seeds  # all variants of a seed before the next: early results compare
+        for label, flags in experiment.variants.items()
+        if args.only in label
+    ]
+    if not runs:
+        print(f"error: no variant of {args.experiment} has {args.only!r} in its label", file=sys.stderr)
+        return 2
+    table = Table(args.results / f"{args.experiment}.csv")
+    curves = Table(args.results / f"{args.experiment}_curves.csv")
+    finished = {(row["label"], row["seed"], row["flags"]) for row in table.rows}
+    waiting = [run for run in runs if run.key not in finished]
+    total, done, failed, start = len(runs), len(runs) - len(waiting), [], time.time()
+
+    def collect(run: Run) -> None:
+        directory = args.workdir / "runs" / run.name
+        identity = {"label": run.label, "seed": run.seed, "flags": run.flags}
+        read = read_curves(directory, experiment.curves, experiment.every)
+        curves.rows = [row for row in curves.rows if (row["label"], row["seed"], row["flags"]) != run.key]
+        curves.add([{**identity, "tag": tag, "steps": s, "values": v} for tag, (s, v) in read.items()])
+        table.add([{**identity, **flat_result(directory / "result.json")}])  # last: this row says that all is there
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # asked to end: the same as interrupted
+    workers = Workers(args.workdir)
+    pool = ThreadPoolExecutor(args.workers)
+    futures: dict[Future, Run] = {pool.submit(workers.execute, run): run for run in waiting}
+    try:
+        while futures:
+            progress(done, total, len(failed), start, done + len(failed) - (total - len(waiting)))
+            for future in wait(futures, return_when=FIRST_COMPLETED).done:
+                run = futures.pop(future)
+                try:
+                    future.result()
+                    collect(run)
+                    done += 1
+                except (RuntimeError, OSError, KeyError) as error:
+                    failed.append(run)
+                    log = args.workdir / "runs" / run.name / "log.txt"
+                    print(f"\nfailed: {run.label}, seed {run.seed}: {error}, see {log}", file=sys.stderr)
+    except KeyboardInterrupt:
+        pool.shutdown(wait=False, cancel_futures=True)
+        workers.stop()
+        print(
+            f"\ninterrupted: {done} of {total} runs are finished, the same command goes on from here", file=sys.stderr
+        )
+        return 130
+    progress(done, total, len(failed), start, len(waiting))
+    print(f"\n{done} of {total} runs finished, {len(failed)} failed; rows in {table.path}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(tyro.cli(Args, description=__doc__)))
