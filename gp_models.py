@@ -136,17 +136,24 @@ class ResNetFeatures(nn.Module):
         super().__init__()
         self.coefficient, self.dropout = coefficient, dropout
         self.layers = nn.ModuleList([nn.Linear(in_dim, width), *(nn.Linear(width, width) for _ in range(depth))])
+        self._cache: tuple[list[Tensor], list[Tensor]] | None = None
 
-    def bounded_weight(self, layer: nn.Linear) -> Tensor:
-        norm = torch.linalg.matrix_norm(layer.weight, ord=2)
-        return layer.weight / (norm / self.coefficient).clamp_min(1)
+    def bounded_weights(self) -> list[Tensor]:
+        """The matrices that the network applies. Without gradients they are kept until the weights change."""
+        weights = [layer.weight for layer in self.layers]
+        if not torch.is_grad_enabled() and self._cache is not None and all(map(same, self._cache[0], weights)):
+            return self._cache[1]
+        norms = [torch.linalg.matrix_norm(weight, ord=2) for weight in weights]
+        bounded = [w / (norm / self.coefficient).clamp_min(1) for w, norm in zip(weights, norms, strict=True)]
+        if not torch.is_grad_enabled():
+            self._cache = [weight.clone() for weight in weights], bounded
+        return bounded
 
     def forward(self, x: Tensor) -> Tensor:
-        first, *blocks = self.layers
-        h = F.linear(x, self.bounded_weight(first), first.bias)  # (N, width)
-        for block in blocks:
-            g = F.relu(F.linear(h, self.bounded_weight(block), block.bias))
-            h = h + F.dropout(g, self.dropout, self.training)
+        weights, biases = self.bounded_weights(), [layer.bias for layer in self.layers]
+        h = F.linear(x, weights[0], biases[0])  # (N, width)
+        for weight, bias in zip(weights[1:], biases[1:], strict=True):
+            h = h + F.dropout(F.relu(F.linear(h, weight, bias)), self.dropout, self.training)
         return h
 
 

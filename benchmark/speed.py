@@ -1,21 +1,29 @@
-"""Speed of this repository's parts against their peers, as ratios measured in one run on one thread.
+"""Speed of this repository's parts against their peers, as ratios measured in one run; the cost of whole runs.
 
     python benchmark/speed.py
 
 The two sides of a row take turns, round after round, so that a busy machine slows both; the ratio is the median over
-the rounds of theirs / ours, with its quartiles.
+the rounds of theirs / ours, with its quartiles. Runs are measured in CPU-seconds, with the share of each part.
 """
 
+import contextlib
+import functools
+import io
 import sys
+import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import gpytorch
 import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import ptsbe_ppo_mountaincar
 from gp_models import SVGP
 
 INPUTS, OUTPUTS, INDUCING, BATCH, ROWS = 6, 5, 64, 256, 16
@@ -93,6 +101,57 @@ def svgp_rows() -> list[tuple[str, str, np.ndarray]]:
     return rows
 
 
+@contextlib.contextmanager
+def timed(parts: dict[str, tuple[Any, str]]):
+    """CPU-seconds spent in functions or methods, `name -> (where it lives, its name there)`."""
+    seconds, originals = Counter(), {}
+
+    def wrap(name: str, function: Callable) -> Callable:
+        @functools.wraps(function)
+        def wrapper(*args, **kwargs):
+            start = time.process_time()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                seconds[name] += time.process_time() - start
+
+        return wrapper
+
+    for name, (owner, attribute) in parts.items():
+        originals[name] = getattr(owner, attribute)
+        setattr(owner, attribute, wrap(name, originals[name]))
+    try:
+        yield seconds
+    finally:
+        for name, (owner, attribute) in parts.items():
+            setattr(owner, attribute, originals[name])
+
+
+def run_cost(script: ModuleType, args: Any, parts: dict[str, tuple[Any, str]]) -> tuple[float, Counter]:
+    """CPU-seconds of one whole run, importing aside, and of its parts."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), timed(parts) as seconds:
+        start = time.process_time()
+        with contextlib.redirect_stdout(io.StringIO()):
+            script.main(args)
+        total = time.process_time() - start
+    return total, seconds
+
+
+def mountaincar_rows() -> list[tuple[str, float, Counter]]:
+    script = ptsbe_ppo_mountaincar
+    rows = []
+    for dynamics, model in (("de", script.DeepEnsemble), ("gp", script.SparseGP), ("dk", script.SparseGP)):
+        parts = {
+            "imagination": (script, "imagine"),
+            "PPO": (script.PPO, "update"),
+            "model": (model, "fit"),
+            "bonus": (model, "eig"),
+        }
+        args = script.Args(seed=1001, dynamics=dynamics)
+        rows.append((f"Mountain Car, 1000 steps of pts-be, eig, {dynamics}", *run_cost(script, args, parts)))
+    return rows
+
+
 def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -101,6 +160,10 @@ def main() -> None:
         ours, theirs = 1e3 * np.median(seconds, axis=0)
         low, middle, high = np.quantile(seconds[:, 1] / seconds[:, 0], [0.25, 0.5, 0.75])
         print(f"| {name} | {peer} | {ours:.3f} | {theirs:.2f} | {middle:.1f} [{low:.1f}, {high:.1f}] |")
+    print("\n| run | CPU-seconds | where they go |\n|---|---|---|")
+    for name, total, parts in mountaincar_rows():
+        shares = ", ".join(f"{part} {100 * seconds / total:.0f} %" for part, seconds in parts.most_common())
+        print(f"| {name} | {total:.1f} | {shares} |")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,142 @@
+"""The sweep on real runs: resume, failure, interruption; and the plots from what it left."""
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import plot
+import pytest
+import sweep
+
+SCRIPT = "ptsbe_ppo_mountaincar.py"
+TINY = {
+    f"{label}/{noise}": f"--method random --total-timesteps 60 --noise {noise}"
+    for label in ("random", "pts-be-eig")
+    for noise in sweep.NOISES
+}
+
+
+def rows(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    def register(variants, seeds=(1001, 1002), curves=("charts/coverage",), every=20):
+        monkeypatch.setitem(sweep.EXPERIMENTS, "tiny", sweep.Experiment(SCRIPT, variants, seeds, curves, every))
+
+    return register
+
+
+def arguments(folder, **changes):
+    return sweep.Args(experiment="tiny", results=folder / "results", workdir=folder, **changes)
+
+
+def test_sweep_collects_rows_and_curves_and_skips_what_is_finished(tmp_path, tiny, capsys):
+    tiny({"random": "--method random --total-timesteps 60"})
+    assert sweep.main(arguments(tmp_path)) == 0
+    table, curves = rows(tmp_path / "results" / "tiny.csv"), rows(tmp_path / "results" / "tiny_curves.csv")
+    assert [(row["label"], row["seed"], row["steps"]) for row in table] == [
+        ("random", "1001", "60"),
+        ("random", "1002", "60"),
+    ]
+    assert curves[0]["steps"] == "20 40 60" and len(curves[0]["values"].split()) == 3
+    directory = tmp_path / "runs" / "tiny" / "random__1001"
+    assert (directory / "log.txt").read_text().count("goal") == 1
+    before = (directory / "result.json").stat().st_mtime_ns
+    capsys.readouterr()
+    assert sweep.main(arguments(tmp_path)) == 0
+    assert (directory / "result.json").stat().st_mtime_ns == before
+    assert "2 of 2 runs finished" in capsys.readouterr().err
+
+    tiny({"random": "--method random --total-timesteps 80"})  # other flags: another run
+    sweep.main(arguments(tmp_path))
+    assert sorted(row["steps"] for row in rows(tmp_path / "results" / "tiny.csv")) == ["60", "60", "80", "80"]
+
+
+def test_a_failed_run_is_reported_with_its_log_and_stops_nothing(tmp_path, tiny, capsys):
+    tiny({"bad": "--method pts-be --bonus error", "good": "--method random --total-timesteps 20"}, seeds=(1001,))
+    assert sweep.main(arguments(tmp_path)) == 1
+    error = capsys.readouterr().err
+    log = tmp_path / "runs" / "tiny" / "bad__1001" / "log.txt"
+    assert f"failed: bad, seed 1001: exit status 2, see {log}" in error
+    assert "needs the real next state" in log.read_text()
+    assert [row["label"] for row in rows(tmp_path / "results" / "tiny.csv")] == ["good"]
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_sweep_loses_nothing_finished_and_goes_on(tmp_path, tiny, stop):
+    root = Path(sweep.__file__).resolve().parent
+    variants = {"fast": "--method random --total-timesteps 20", "slow": "--method random --total-timesteps 30000"}
+    code = (
+        f"import sys; sys.path.insert(0, {str(root)!r}); import sweep; from pathlib import Path\n"
+        f"sweep.EXPERIMENTS['tiny'] = sweep.Experiment({SCRIPT!r}, {variants!r}, (1001,), ('charts/coverage',))\n"
+        f"folder = Path({str(tmp_path)!r})\n"
+        "sys.exit(sweep.main(sweep.Args('tiny', results=folder / 'results', workdir=folder)))"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
+    table = tmp_path / "results" / "tiny.csv"
+    for _ in range(600):
+        if table.exists():
+            break
+        time.sleep(0.1)
+    os.kill(process.pid, stop)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "1 of 2 runs are finished" in error
+    assert [row["label"] for row in rows(table)] == ["fast"]
+    assert not list((tmp_path / "runs").rglob("slow__1001/result.json"))
+
+    tiny({**variants, "slow": "--method random --total-timesteps 40"}, seeds=(1001,))
+    assert sweep.main(arguments(tmp_path)) == 0
+    assert [row["label"] for row in rows(table)] == ["fast", "slow"]
+
+
+def test_unknown_names_get_one_line_and_status_2(tmp_path, tiny, capsys):
+    assert sweep.main(sweep.Args("nothing")) == 2
+    assert "no experiment 'nothing': choose from mountaincar" in capsys.readouterr().err
+    tiny(TINY)
+    assert sweep.main(arguments(tmp_path, only="xyz")) == 2
+    with pytest.raises(SystemExit) as stop:
+        plot.main(plot.Args("nothing"))
+    assert stop.value.code == 2
+    with pytest.raises(SystemExit) as stop:
+        plot.main(plot.Args("mountaincar", results=tmp_path))
+    assert stop.value.code == 2
+
+
+def test_plots_from_what_the_sweep_left(tmp_path, tiny, capsys):
+    tiny(TINY, seeds=(1001,))
+    assert sweep.main(arguments(tmp_path)) == 0
+    for end in (".csv", "_curves.csv"):
+        (tmp_path / "results" / f"tiny{end}").rename(tmp_path / "results" / f"mountaincar{end}")
+    plot.main(plot.Args("mountaincar", results=tmp_path / "results", figures=tmp_path / "figures"))
+    assert (tmp_path / "figures" / "mountaincar_coverage.png").stat().st_size > 20_000
+    table = (tmp_path / "results" / "mountaincar.md").read_text()
+    assert "| Random | 0/1" in table and "| PTS-BE-EIG | 0/1" in table
+
+
+def test_measures_plot(tmp_path, tiny):
+    tags = ("bonus/error", "bonus/entropy", "bonus/eig")
+    flags = "--method random --track-measures --total-timesteps 200 --model-updates 3"
+    tiny({noise: f"{flags} --noise {noise}" for noise in sweep.NOISES}, seeds=(1001,), curves=tags, every=1)
+    assert sweep.main(arguments(tmp_path)) == 0
+    curves = tmp_path / "results" / "tiny_curves.csv"
+    curves.rename(tmp_path / "results" / "mountaincar_measures_curves.csv")
+    plot.main(plot.Args("mountaincar_measures", results=tmp_path / "results", figures=tmp_path / "figures"))
+    assert (tmp_path / "figures" / "mountaincar_measures.png").stat().st_size > 20_000
+
+
+def test_bootstrap_interval_covers_the_mean_about_as_often_as_it_says():
+    rng = np.random.default_rng(0)
+    hits = 0
+    for _ in range(200):
+        low, high = plot.bootstrap_interval(rng.normal(size=20), draws=1000)
+        hits += low < 0 < high
+    assert 0.85 < hits / 200 < 0.98
