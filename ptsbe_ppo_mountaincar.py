@@ -50,7 +50,7 @@ class Args:
     track_measures: bool = False
     """fit the dynamics model and log bonus/* at every model update even where the method needs no model"""
     # the run
-    exp_name: str = "ptsbe_ppo_mountaincar"
+    exp_name: str = Path(__file__).stem
     """name of the experiment in the name of the run"""
     run_name: str | None = None
     """directory under runs/, instead of {env}__{exp}__{seed}__{time}"""
@@ -67,7 +67,7 @@ class Args:
     # Algorithm 1
     warmup_steps: int = 64
     """steps with random actions before the first update, t_warm"""
-    policy_interval: int = 8
+    policy_interval: int = 10
     """real steps between two plannings, t_policy (pts, pts-be)"""
     model_interval: int = 64
     """real steps between two updates of the dynamics model, t_model"""
@@ -252,7 +252,7 @@ class DeepEnsemble(nn.Module):
         batch_size: int = 128,
     ):
         super().__init__()
-        self.members, self.batch_size = members, batch_size
+        self.members, self.lr, self.batch_size = members, lr, batch_size
         self.networks = BatchedMLP(members, (in_dim, width, width, 2 * out_dim), (gain, 1.0, 1.0))
         self.in_scale, self.out_scale = Standardizer(in_dim), Standardizer(out_dim)
         self.optimizer = torch.optim.Adam(self.parameters(), lr=lr, fused=True)
@@ -263,11 +263,16 @@ class DeepEnsemble(nn.Module):
         return mean, self.MIN_LOG_VAR + (self.MAX_LOG_VAR - self.MIN_LOG_VAR) * raw.sigmoid()
 
     def fit(self, x: Tensor, y: Tensor, steps: int) -> float:
-        """Gradient steps on the Gaussian negative log-likelihood; every member draws its own mini-batches."""
+        """Gradient steps on the Gaussian negative log-likelihood; every member draws its own mini-batches.
+
+        The learning rate falls to 0 within every call: at a constant rate the members jitter and EIG cannot fade.
+        """
         self.in_scale.fit(x)
         self.out_scale.fit(y)
         x, y = self.in_scale(x), self.out_scale(y)
-        for index in torch.randint(len(x), (steps, self.members, self.batch_size), device=x.device):
+        indices = torch.randint(len(x), (steps, self.members, self.batch_size), device=x.device)
+        for step, index in enumerate(indices):
+            self.optimizer.param_groups[0]["lr"] = self.lr * (1 - step / steps)
             mean, log_var = self(x[index])  # (M, B, D) each
             loss = (log_var + (y[index] - mean).square() * (-log_var).exp()).mean(1).sum()  # 2 NLL, summed over members
             self.optimizer.zero_grad()
@@ -305,10 +310,14 @@ class DeepEnsemble(nn.Module):
 
 
 class SparseGP(SVGP):
-    """Sparse variational GP (Titsias, 2009), on the inputs or, as a deep kernel, on learned features of them."""
+    """Sparse variational GP (Titsias, 2009), on the inputs or, as a deep kernel, on learned features of them.
+
+    It computes in float64: its matrices are small, and ill-conditioned where transitions are alike.
+    """
 
     def __init__(self, in_dim: int, out_dim: int, num_inducing: int, lr: float, features: nn.Module | None = None):
         super().__init__(in_dim, out_dim, num_inducing, features=features)
+        self.double()
         self.lr = lr
 
     def fit(self, x: Tensor, y: Tensor, steps: int) -> float:
@@ -316,27 +325,32 @@ class SparseGP(SVGP):
         with torch.no_grad():
             return -float(self.collapsed_bound(x, y)) / len(x)
 
-    @torch.no_grad()
+    def predict(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance of the latent function: (N, in) -> 2 x (N, D)."""
+        mean, var = super().predict(x)
+        return mean.to(x.dtype), var.to(x.dtype)
+
     def sample(self, mean: Tensor, var: Tensor) -> Tensor:
         """One draw of the outcome: 2 x (N, D) -> (N, D)."""
-        return mean + (var + self.noise).sqrt() * torch.randn_like(mean)
+        return mean + self.total(var).sqrt() * torch.randn_like(mean)
 
-    @torch.no_grad()
+    def total(self, var: Tensor) -> Tensor:
+        """Variance of an outcome: of the function and of the noise."""
+        return var + self.noise.detach().to(var.dtype)
+
     def eig(self, mean: Tensor, var: Tensor) -> Tensor:
-        return gaussian_eig(var, self.noise)
+        return gaussian_eig(var, self.noise.detach().to(var.dtype))
 
-    @torch.no_grad()
     def entropy(self, mean: Tensor, var: Tensor) -> Tensor:
-        return gaussian_entropy(var + self.noise)
+        return gaussian_entropy(self.total(var))
 
-    @torch.no_grad()
     def variance(self, mean: Tensor, var: Tensor) -> Tensor:
         """Predictive variance, in units of the targets' own, summed over outputs: (N,)."""
-        return ((var + self.noise) / self.out_scale.scale.square()).sum(-1)
+        return (self.total(var) / self.out_scale.scale.square().to(var.dtype)).sum(-1)
 
     def error(self, mean: Tensor, var: Tensor, y: Tensor) -> Tensor:
         """Distance of the outcome from the mean, in units of the targets' deviation: (N,)."""
-        return ((mean - y) / self.out_scale.scale).norm(dim=-1)
+        return ((mean - y) / self.out_scale.scale.to(mean.dtype)).norm(dim=-1)
 
 
 # ---------------------------------------------------------------------------------------------------------- bonuses
@@ -682,7 +696,7 @@ def main(args: Args) -> dict:
         raise SystemExit(1)
 
     result = {
-        "script": args.exp_name,
+        "script": Path(__file__).stem,
         "method": args.method,
         "bonus": args.bonus if with_bonus else None,
         "dynamics": args.dynamics if needs_model else None,

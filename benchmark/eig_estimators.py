@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from regression_1d import mixture_eig
+from ptsbe_ppo_mountaincar import mixture_eig
 
 Estimator = Callable[[Tensor, Tensor], Tensor]  # mean and variance (M, N, D) -> nats (N,)
 MEMBERS, DRAWS, SPREADS = 5, 100, (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)

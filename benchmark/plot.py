@@ -80,10 +80,11 @@ def save(figure: plt.Figure, path: Path) -> None:
 
 MOUNTAINCAR = {  # label -> name, colour, line
     "random": ("Random", "#777777", ":"),
-    "ppo": ("PPO", "#777777", "--"),
+    "ppo": ("PPO, -1 a step", "#777777", "--"),
     "be-entropy": ("BE-H", "#d98c1f", "--"),
     "be-eig": ("BE-EIG", "#b3202c", "--"),
-    "pts": ("PTS (no bonus)", "#7b4fa3", "-"),
+    "pts-no-reward": ("PTS, no reward at all", "#7b4fa3", ":"),
+    "pts": ("PTS, -1 a step", "#7b4fa3", "-"),
     "pts-be-entropy": ("PTS-BE-H", "#d98c1f", "-"),
     "pts-be-eig": ("PTS-BE-EIG", "#b3202c", "-"),
     "pts-be-eig-gp": ("PTS-BE-EIG, GP", "#1f4e9c", "-"),

@@ -13,13 +13,11 @@ import sys
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 import matplotlib
 import numpy as np
 import torch
-import torch.nn.functional as F
 import tyro
 from torch import Tensor, nn
 
@@ -28,7 +26,8 @@ import matplotlib.pyplot as plt
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
-from gp_models import SVGP, ExactGP, ResNetFeatures, Standardizer
+from gp_models import SVGP, ExactGP, ResNetFeatures
+from ptsbe_ppo_mountaincar import DeepEnsemble, gaussian_eig, gaussian_entropy, mixture_eig
 
 BLUE, RED, GREEN, GREY = "#1f4e9c", "#b3202c", "#1b7a3d", "#777777"
 
@@ -41,84 +40,6 @@ class Args:
     """folder of the pictures"""
     results: Path = ROOT / "benchmark" / "results"
     """folder of the CSV files"""
-
-
-# -------------------------------------------------------------------------------------------------- dynamics models
-
-
-class DeepEnsemble(nn.Module):
-    """M probabilistic networks (Lakshminarayanan et al., 2017), trained and evaluated as one batch of matrices."""
-
-    MIN_LOG_VAR, MAX_LOG_VAR = -8.0, 2.0  # soft bounds, of the standardised targets
-
-    def __init__(
-        self, in_dim: int, out_dim: int, members: int = 5, width: int = 64, lr: float = 1e-3, gain: float = 1.0
-    ):
-        super().__init__()
-        self.members = members
-        self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
-        sizes = [in_dim, width, width, 2 * out_dim]
-        for fan_in, fan_out in pairwise(sizes):
-            bound = 1 / math.sqrt(fan_in)
-            self.weights.append(nn.init.uniform_(torch.empty(members, fan_in, fan_out), -bound, bound))
-            self.biases.append(nn.init.uniform_(torch.empty(members, 1, fan_out), -bound, bound))
-        with torch.no_grad():  # the wider the first layer is drawn, the more the members differ where there is no data
-            self.weights[0].mul_(gain)
-            self.biases[0].mul_(gain)
-        self.in_scale, self.out_scale = Standardizer(in_dim), Standardizer(out_dim)
-        self.optimizer = torch.optim.Adam(self.parameters(), lr=lr, fused=True)
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and log-variance of the standardised targets: (M, N, in) -> 2 x (M, N, D)."""
-        for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
-            x = F.silu(torch.baddbmm(bias, x, weight))  # (M, N, width)
-        mean, log_var = torch.baddbmm(self.biases[-1], x, self.weights[-1]).chunk(2, -1)  # (M, N, D) each
-        log_var = self.MAX_LOG_VAR - F.softplus(self.MAX_LOG_VAR - log_var)
-        return mean, self.MIN_LOG_VAR + F.softplus(log_var - self.MIN_LOG_VAR)
-
-    def fit(self, x: Tensor, y: Tensor, steps: int, batch_size: int = 128) -> Tensor:
-        """Gradient steps on the Gaussian negative log-likelihood; every member draws its own mini-batches."""
-        self.in_scale.fit(x)
-        self.out_scale.fit(y)
-        x, y = self.in_scale(x), self.out_scale(y)
-        for index in torch.randint(len(x), (steps, self.members, batch_size), device=x.device):
-            mean, log_var = self(x[index])  # (M, B, D) each
-            loss = 0.5 * (log_var + (y[index] - mean).square() * (-log_var).exp()).sum(-1).mean(1).sum()
-            self.optimizer.zero_grad()
-            loss.backward()
-            self.optimizer.step()
-        return loss.detach() / self.members
-
-    @torch.no_grad()
-    def predict(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and noise variance of every member, in the units of the targets: (N, in) -> 2 x (M, N, D)."""
-        mean, log_var = self(self.in_scale(x).expand(self.members, -1, -1))
-        return self.out_scale.mean + self.out_scale.scale * mean, self.out_scale.scale.square() * log_var.exp()
-
-
-# ---------------------------------------------------------------------------------------------------------- bonuses
-
-
-def gaussian_entropy(var: Tensor) -> Tensor:
-    """Entropy of diagonal Gaussians, in nats: (..., D) -> (...)."""
-    return 0.5 * (2 * math.pi * math.e * var).log().sum(-1)
-
-
-def gaussian_eig(var: Tensor, noise: Tensor) -> Tensor:
-    """EIG of a Gaussian posterior (Appendix B.2), 0.5 * sum_d log(1 + var_d / noise_d): (N, D), (D,) -> (N,)."""
-    return 0.5 * torch.log1p(var / noise).sum(-1)
-
-
-def mixture_eig(mean: Tensor, var: Tensor) -> Tensor:
-    """EIG of an ensemble, the Jensen-Shannon divergence of its members (Appendix B.3): 2 x (M, N, D) -> (N,).
-
-    -mean_i log mean_j c_ij^2 with c_ij the Bhattacharyya coefficient of two members: exact to second order for close
-    members, log M for distant ones, no sampling noise. benchmark/README.md compares it with other estimators.
-    """
-    half_log_var, middle = 0.5 * var.log(), 0.5 * (var[:, None] + var)  # (M, N, D), (M, M, N, D)
-    distance = 0.25 * (mean[:, None] - mean).square() / middle
-    log_overlap = (half_log_var[:, None] + half_log_var - middle.log() - distance).sum(-1)  # log c_ij^2, (M, M, N)
-    return -log_overlap.exp().mean(1).log().mean(0)
 
 
 # -------------------------------------------------------------------------------------------------------- figure: noise

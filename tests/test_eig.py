@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 from eig_estimators import integrated
-from regression_1d import DeepEnsemble, gaussian_eig, gaussian_entropy, mixture_eig
+
+from ptsbe_ppo_mountaincar import DeepEnsemble, gaussian_eig, gaussian_entropy, mixture_eig
 
 
 def members(spread, dim, count=20, size=5):
@@ -94,7 +95,7 @@ def test_ensemble_forward_equals_its_members_one_by_one():
     mean, log_var = ensemble(x)
     for m in range(4):
         h = x[m]
-        for layer, (weight, bias) in enumerate(zip(ensemble.weights, ensemble.biases, strict=True)):
+        for layer, (weight, bias) in enumerate(ensemble.networks.layers):
             h = h @ weight[m] + bias[m]
             if layer < 2:
                 h = h * torch.sigmoid(h)
