@@ -213,7 +213,7 @@ def test_bonuses_of_the_ensemble_and_of_the_gp():
             assert bonus.shape == (7,) and (bonus >= -1e-6).all()
         assert model.entropy(mean, var).shape == (7,)
         if dynamics == "gp":  # both terms in closed form
-            noise = model.noise.detach()
+            noise = model.noise.detach().float()
             expected = mc.gaussian_entropy(var + noise) - mc.gaussian_entropy(noise.expand_as(var))
             torch.testing.assert_close(model.eig(mean, var), expected, atol=1e-4, rtol=1e-4)
 
