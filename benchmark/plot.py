@@ -154,7 +154,59 @@ def mountaincar_measures(args: Args) -> None:
     print(table)
 
 
-PLOTS = {"mountaincar": mountaincar, "mountaincar_measures": mountaincar_measures}
+# ------------------------------------------------------------------------------------------------------------- unichain
+
+UNICHAIN = {  # label -> name, colour, line
+    "random": ("Random", "#777777", ":"),
+    "ppo": ("PPO", "#777777", "--"),
+    "be-error": ("PPO, l2 error", "#d98c1f", "--"),
+    "icm": ("PPO, ICM", "#d98c1f", "-"),
+    "vime": ("PPO, VIME", "#7b4fa3", "-"),
+    "pts": ("PTS (no bonus)", "#7b4fa3", ":"),
+    "pts-be-gp": ("PTS-BE-GP", "#1f4e9c", "-"),
+    "pts-be-dk": ("PTS-BE-DK", "#1b7a3d", "-"),
+    "pts-be-de": ("PTS-BE-DE", "#b3202c", "-"),
+}
+CHAINS = {"L50": "L = 50", "L100": "L = 100", "L50-noisy": "L = 50, every tenth action random"}
+
+
+def chain_row(name: str, rows: list[dict[str, str]]) -> str:
+    reached = np.array([row["solved"] == "True" for row in rows])
+    steps = np.array([int(row["solved_step"] or row["total_timesteps"]) for row in rows])
+    low, middle, high = np.quantile(steps, [0.25, 0.5, 0.75])
+    cells = [name, f"{reached.sum()}/{len(rows)}", f"{middle:.0f} [{low:.0f}, {high:.0f}]" if reached.any() else "-"]
+    for column, digits in (("coverage", 3), ("episodic_return", 1)):
+        values = np.array([float(row[column]) for row in rows])
+        bounds = bootstrap_interval(values)
+        cells.append(f"{values.mean():.{digits}f} [{bounds[0]:.{digits}f}, {bounds[1]:.{digits}f}]")
+    return "| " + " | ".join(cells) + " |"
+
+
+def unichain(args: Args) -> None:
+    results, curves = (read_rows(args.results / f"unichain{end}.csv") for end in ("", "_curves"))
+    figure, axes = plt.subplots(2, 3, figsize=(13, 7), sharex="col")
+    text = []
+    for column, (chain, title) in zip(axes.T, CHAINS.items(), strict=True):
+        header = "last state reached | steps to it | coverage | cumulative reward"
+        text += [f"\n**{title}**\n", f"| method | {header} |", "|---" * 5 + "|"]
+        for label, (name, color, style) in UNICHAIN.items():
+            key = f"{label}/{chain}"
+            if key in results:
+                for axis, tag in zip(column, ("charts/coverage", "charts/cumulative_reward"), strict=True):
+                    draw_band(axis, *curve_matrix(curves[key], tag), name, color, style)
+                text.append(chain_row(name, results[key]))
+        column[0].set_title(title)
+        column[1].set_xlabel("environment steps")
+    axes[0, 0].set_ylabel("fraction of states visited")
+    axes[1, 0].set_ylabel("cumulative reward")
+    axes[0, 0].legend(fontsize=8)
+    save(figure, args.figures / "unichain.png")
+    table = "\n".join(text).strip() + "\n"
+    (args.results / "unichain.md").write_text(table)
+    print(table)
+
+
+PLOTS = {"mountaincar": mountaincar, "mountaincar_measures": mountaincar_measures, "unichain": unichain}
 
 
 def main(args: Args) -> None:

@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[1]
 @dataclass(frozen=True)
 class Experiment:
     script: str
-    variants: dict[str, str]  # label -> flags
+    variants: dict[str, str]  # label -> flags, after the name of another script where it is not this one
     seeds: tuple[int, ...] = tuple(range(1, 21))
     curves: tuple[str, ...] = ()  # TensorBoard keys to keep
     every: int = 1  # of each curve, every so many steps
@@ -51,6 +51,23 @@ MOUNTAINCAR = {  # every method with the flags that did best on seeds 1001 and u
     "pts-be-eig-dk": "--method pts-be --bonus eig --dynamics dk",
 }
 
+CHAINS = {
+    "L50": "--length 50 --total-timesteps 200",
+    "L100": "--length 100 --total-timesteps 400",
+    "L50-noisy": "--length 50 --total-timesteps 200 --noise 0.1",
+}
+UNICHAIN = {
+    "random": "--method random",
+    "ppo": "--method ppo",
+    "be-error": "--method be --bonus error",
+    "icm": "baselines/ppo_icm_unichain.py",
+    "vime": "baselines/ppo_vime_unichain.py",
+    "pts": "--method pts",
+    "pts-be-gp": "--method pts-be --dynamics gp",
+    "pts-be-dk": "--method pts-be --dynamics dk",
+    "pts-be-de": "--method pts-be --dynamics de",
+}
+
 EXPERIMENTS = {
     "mountaincar": Experiment(
         script="ptsbe_ppo_mountaincar.py",
@@ -66,6 +83,12 @@ EXPERIMENTS = {
             noise: f"--method random --track-measures --total-timesteps 9600 --noise {noise}" for noise in NOISES
         },
         curves=("bonus/error", "bonus/entropy", "bonus/eig"),
+    ),
+    "unichain": Experiment(
+        script="ptsbe_ppo_unichain.py",
+        variants={f"{name}/{chain}": f"{a} {b}" for name, a in UNICHAIN.items() for chain, b in CHAINS.items()},
+        curves=("charts/coverage", "charts/cumulative_reward"),
+        every=5,
     ),
 }
 
@@ -174,6 +197,11 @@ class Workers:
                 os.killpg(process.pid, signal.SIGTERM)
 
 
+def script_and_flags(script: str, label: str, flags: str) -> tuple[str, str, str]:
+    first, _, rest = flags.partition(" ")
+    return (first, label, rest) if first.endswith(".py") else (script, label, flags)
+
+
 def flat_result(path: Path) -> dict:
     """`result.json` as one level of columns."""
     result = json.loads(path.read_text())
@@ -206,7 +234,7 @@ def main(args: Args) -> int:
         return 2
     experiment = EXPERIMENTS[args.experiment]
     runs = [
-        Run(args.experiment, experiment.script, label, f"{flags} {args.flags}".strip(), seed)
+        Run(args.experiment, *script_and_flags(experiment.script, label, f"{flags} {args.flags}".strip()), seed)
         for seed in args.seeds or experiment.seeds  # all variants of a seed before the next: early results compare
         for label, flags in experiment.variants.items()
         if args.only in label
