@@ -65,8 +65,8 @@ def bootstrap_interval(values: np.ndarray, draws: int = 10_000) -> tuple[float, 
 
 def draw_band(axis: plt.Axes, steps: np.ndarray, values: np.ndarray, label: str, color: str, style: str = "-") -> None:
     low, middle, high = np.quantile(values, [0.25, 0.5, 0.75], axis=0)
-    axis.plot(steps, middle, style, color=color, label=label, linewidth=1.6)
-    axis.fill_between(steps, low, high, color=color, alpha=0.15, linewidth=0)
+    axis.plot(steps, middle, style, color=color, label=label, linewidth=1.8)
+    axis.fill_between(steps, low, high, color=color, alpha=0.09, linewidth=0)
 
 
 def save(figure: plt.Figure, path: Path) -> None:
@@ -96,17 +96,15 @@ def goal_row(name: str, rows: list[dict[str, str]]) -> str:
     solved = np.array([row["solved"] == "True" for row in rows])
     steps = np.array([int(row["solved_step"] or row["total_timesteps"]) for row in rows])
     coverage = np.array([float(row["coverage"]) for row in rows])
-    returns = np.array([float(row["episodic_return"]) for row in rows])
     low, middle, high = np.quantile(steps, [0.25, 0.5, 0.75])
     interval = tuple(100 * bound for bound in bootstrap_interval(coverage))
     rate = tuple(100 * bound for bound in bootstrap_interval(solved.astype(float)))
     median = f"{middle:.0f} [{low:.0f}, {high:.0f}]" if solved.any() else "-"
     cells = [
         name,
-        f"{solved.sum()}/{len(rows)} [{rate[0]:.0f}, {rate[1]:.0f}] %",
+        f"{solved.sum()}/{len(rows)} [{rate[0]:.0f}, {rate[1]:.0f} %]",
         median,
         f"{100 * coverage.mean():.1f} [{interval[0]:.1f}, {interval[1]:.1f}]",
-        f"{returns.mean():.0f}",
         f"{np.median([float(row['wall_time_s']) for row in rows]):.1f}",
     ]
     return "| " + " | ".join(cells) + " |"
@@ -114,11 +112,11 @@ def goal_row(name: str, rows: list[dict[str, str]]) -> str:
 
 def mountaincar(args: Args) -> None:
     results, curves = (read_rows(args.results / f"mountaincar{end}.csv") for end in ("", "_curves"))
-    figure, axes = plt.subplots(1, 2, figsize=(11, 4.2), sharey=True)
+    figure, axes = plt.subplots(1, 2, figsize=(11, 4.8), sharey=True)
     text = []
     for axis, noise in zip(axes, NOISES, strict=True):
-        header = "reached the goal | steps to it | coverage, % | return | seconds"
-        text += [f"\n**{noise.capitalize()} noise**\n", f"| method | {header} |", "|---" * 6 + "|"]
+        header = "reached the goal | steps to it | coverage, % | seconds"
+        text += [f"\n**{noise.capitalize()} noise**\n", f"| method | {header} |", "|---" * 5 + "|"]
         for label, (name, color, style) in MOUNTAINCAR.items():
             key = f"{label}/{noise}"
             if key in results:
