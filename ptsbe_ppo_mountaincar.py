@@ -674,9 +674,8 @@ def main(args: Args) -> dict:
                 continue
             losses = policy.update(states, actions, rewards, next_states, ended)  # Alg. 1, lines 10 to 12
             require_finite(losses, step)
-            if step % args.model_interval == 0:
-                for name, value in losses.items():
-                    writer.add_scalar(f"losses/{name}", value, step)
+            for name, value in losses.items():
+                writer.add_scalar(f"losses/{name}", value, step)
     except FloatingPointError as error:
         failure = str(error)
 
