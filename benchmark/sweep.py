@@ -1,7 +1,7 @@
 """Run a named experiment, seeds x variants, on local workers of one thread each.
 
     python benchmark/sweep.py mountaincar                    # goes on where it was, skips what is finished
-    python benchmark/sweep.py mountaincar --seeds 1001 1002 --only pts-be --results /tmp/tuning
+    python benchmark/sweep.py mountaincar --seeds 1001 1002 --only pts-be --results tuning
 
 Every finished run adds a row to `benchmark/results/<experiment>.csv` (its flags and its `result.json`) and its curves
 to `benchmark/results/<experiment>_curves.csv`. Both files are replaced atomically, so an interruption loses only the
