@@ -602,7 +602,7 @@ def main(args: Args) -> dict:
             state_tensor = torch.as_tensor(state, device=device)
             at_random = args.method == "random" or step <= args.warmup_steps
             action = int(env.action_space.sample()) if at_random else int(policy.act(state_tensor[None]))
-            next_state, reward, terminated, truncated, _ = env.step(action)
+            next_state, reward, terminated, _, _ = env.step(action)  # never truncated
             require_finite({"the position": next_state[0], "the velocity": next_state[1]}, step)
 
             # Alg. 1, line 4: store the transition
@@ -614,7 +614,7 @@ def main(args: Args) -> dict:
             total_return += reward
             grid.visit(next_state)
             state = next_state
-            if terminated or truncated:
+            if terminated:
                 solved_step = solved_step or step
                 goal = min(goal, float(next_state[0]))
                 writer.add_scalar("charts/episodic_length", step - episode_start, step)

@@ -594,7 +594,7 @@ def main(args: Args) -> dict:
     needs_model = plans or args.method == "be" or args.track_measures
     fitted_steps = 0  # transitions that the dynamics model has seen
     last_policy_step = 0
-    solved_step, total_return, failure = None, 0.0, None
+    solved_step, total_return, coverage, failure = None, 0.0, 0.0, None
 
     state, _ = env.reset(seed=args.seed)
     visits[env.unwrapped.index] += 1

@@ -449,7 +449,7 @@ def main(args: Args) -> dict:
     states = torch.zeros(args.total_timesteps + 1, 1, device=device)  # s_0 to s_T
     actions = torch.zeros(args.total_timesteps, dtype=torch.long, device=device)
     rewards = torch.zeros(args.total_timesteps, device=device)
-    solved_step, total_return, failure = None, 0.0, None
+    solved_step, total_return, coverage, failure = None, 0.0, 0.0, None
 
     state, _ = env.reset(seed=args.seed)
     states[0] = torch.as_tensor(state, device=device)

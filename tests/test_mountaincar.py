@@ -14,12 +14,6 @@ import ptsbe_ppo_mountaincar as mc
 NOISES = ("homoskedastic", "heteroskedastic", "none")
 
 
-@pytest.fixture
-def in_tmp(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def short(**changes):
     """A run of 200 steps with small networks, long enough for every part to act several times."""
     sizes = {"total_timesteps": 200, "horizon": 12, "rollouts": 4, "policy_updates": 4, "model_updates": 5}
@@ -321,3 +315,17 @@ def test_pts_be_reaches_the_goal_where_random_does_not(in_tmp):
     """The main claim on one seed: median 265 steps, while a random policy has never been seen to arrive in 1000."""
     assert mc.main(mc.Args(seed=1001, run_name="a", total_timesteps=700))["solved"]
     assert not mc.main(mc.Args(seed=1001, run_name="b", total_timesteps=700, method="random"))["solved"]
+
+
+def test_eta_decay_weakens_the_bonus(in_tmp, monkeypatch):
+    """With no bonus left after the first update, the imagined rewards are those of the environment alone."""
+    seen, update = [], mc.PPO.update
+    monkeypatch.setattr(
+        mc.PPO, "update", lambda self, *batch: seen.append(batch[2].abs().mean().item()) or update(self, *batch)
+    )
+    means = []
+    for decay in (1.0, 1e-200):
+        seen.clear()
+        mc.main(short(extrinsic=False, eta_decay=decay))
+        means.append(sum(seen) / len(seen))
+    assert means[1] < 1e-2 * means[0]

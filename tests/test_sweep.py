@@ -55,8 +55,8 @@ def test_sweep_collects_rows_and_curves_and_skips_what_is_finished(tmp_path, tin
     assert (directory / "result.json").stat().st_mtime_ns == before
     assert "2 of 2 runs finished" in capsys.readouterr().err
 
-    tiny({"random": "--method random --total-timesteps 80"})  # other flags: another run
-    sweep.main(arguments(tmp_path))
+    tiny({"random": "--method random"})  # other flags: another run
+    sweep.main(arguments(tmp_path, flags="--total-timesteps 80"))
     assert sorted(row["steps"] for row in rows(tmp_path / "results" / "tiny.csv")) == ["60", "60", "80", "80"]
 
 

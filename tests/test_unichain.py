@@ -11,12 +11,6 @@ from gymnasium.utils.env_checker import check_env
 import ptsbe_ppo_unichain as chain
 
 
-@pytest.fixture
-def in_tmp(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def short(**changes):
     sizes = {"length": 10, "total_timesteps": 60, "horizon": 6, "rollouts": 4, "policy_updates": 4, "model_updates": 5}
     more = {"inducing_points": 16, "model_width": 16, "rollout_steps": 16, "run_name": "test", "seed": 1001}
@@ -118,3 +112,17 @@ def test_pts_be_walks_to_the_end_of_the_chain(in_tmp):
     """A random walk needs about L^2 steps, 600 on average for 25 states; planning to explore walks there."""
     result = chain.main(chain.Args(seed=1001, length=25, total_timesteps=150, dynamics="gp", run_name="a"))
     assert result["solved"] and result["coverage"] > 0.9
+
+
+def test_eta_decay_weakens_the_bonus(in_tmp, monkeypatch):
+    """With no bonus left after the first update, the imagined rewards are those of the environment alone."""
+    seen, update = [], chain.PPO.update
+    monkeypatch.setattr(
+        chain.PPO, "update", lambda self, *batch: seen.append(batch[2].abs().mean().item()) or update(self, *batch)
+    )
+    means = []
+    for decay in (1.0, 1e-200):
+        seen.clear()
+        chain.main(short(extrinsic=False, eta_decay=decay))
+        means.append(sum(seen) / len(seen))
+    assert means[1] < 1e-2 * means[0]
