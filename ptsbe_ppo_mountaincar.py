@@ -121,6 +121,8 @@ class Args:
     """weight of the value loss, c_1"""
     max_grad_norm: float = 0.5
     """largest norm of the gradient of the policy"""
+    advantage_floor: float = 1e-8
+    """added to the deviation that advantages are divided by"""
 
 
 # ----------------------------------------------------------------------------------------------------- environment
@@ -442,7 +444,7 @@ class PPO(nn.Module):
             log_probs = logits.log_softmax(-1)  # (B, A)
             ratio = (log_probs.gather(1, actions[batch]).squeeze(1) - old_log_prob[batch]).exp()  # (B,)
             advantage = advantages[batch]
-            advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+            advantage = (advantage - advantage.mean()) / (advantage.std() + args.advantage_floor)
             clipped = ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)
             policy_loss = -torch.min(ratio * advantage, clipped * advantage).mean()
             value_loss = 0.5 * (value - returns[batch]).square().mean()
@@ -462,7 +464,7 @@ class PPO(nn.Module):
 def imagine(
     policy: PPO, dynamics: DeepEnsemble | SparseGP, start: Tensor, rollouts: int, horizon: int, goal: float
 ) -> tuple[list[Tensor], Tensor, Tensor]:
-    """K trajectories of J steps from the state start (S,), inside the model: no real environment takes part.
+    """K trajectories of J steps from start, (S,) or (K, S), inside the model: no real environment takes part.
 
     A trajectory that gets to a position where a real run has ended (goal; infinite until then) ends too, and another
     one begins at the start. Returns states (J, K, S), actions, rewards, next states, terminations, and the mean and
@@ -504,6 +506,12 @@ def check(args: Args) -> None:
             refuse(f"{flag} is {value}, it must be at least 1")
         if type(value) in (int, float) and not 0 <= value < math.inf:
             refuse(f"{flag} is {value}, it must be a number from 0 up")
+    rows = args.rollouts * args.horizon if args.method in ("pts", "pts-be") else args.rollout_steps
+    if rows % args.minibatches or rows < 2 * args.minibatches:
+        what = "--rollouts times --horizon" if args.method in ("pts", "pts-be") else "--rollout-steps"
+        refuse(
+            f"{what} is {rows}, it must be a multiple of --minibatches ({args.minibatches}), and at least twice that"
+        )
     if args.cuda and not torch.cuda.is_available():
         refuse("--cuda was asked for, but PyTorch sees no GPU: leave it out to run on the CPU")
     for flag, packages in {"track": ("wandb",), "capture_video": ("pygame", "moviepy")}.items():

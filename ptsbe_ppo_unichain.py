@@ -68,17 +68,19 @@ class Args:
     # Algorithm 1
     warmup_steps: int = 10
     """steps with random actions before the first update, t_warm"""
-    policy_interval: int = 5
-    """real steps between two plannings, t_policy (pts, pts-be)"""
-    model_interval: int = 5
-    """real steps between two updates of the dynamics model, t_model"""
-    rollouts: int = 16
+    policy_interval: int | None = None
+    """real steps between two plannings, t_policy (pts, pts-be); default 5 (de), 10 (gp, dk)"""
+    model_interval: int | None = None
+    """real steps between two updates of the dynamics model, t_model; default 5 (de), 10 (gp, dk)"""
+    rollouts: int = 32
     """imagined trajectories of a planning, K"""
-    horizon: int = 20
+    horizon: int = 30
     """steps of an imagined trajectory, J"""
+    replayed_starts: float = 0.5
+    """share of the imagined trajectories that start in states visited before; the others start in the present one"""
     policy_updates: int = 20
     """gradient steps on the policy in an update, G"""
-    model_updates: int = 50
+    model_updates: int = 30
     """gradient steps on the deep ensemble in an update"""
     eta: float | None = None
     """weight of the bonus, eta: a constant, so that the bonus fades as the model learns; default 1 (de), 0.3 (gp, dk),
@@ -90,9 +92,9 @@ class Args:
     """number of networks in the deep ensemble, M"""
     model_width: int = 32
     """hidden units in each of the two layers of a member, and of the deep kernel"""
-    model_gain: float = 15.0
+    model_gain: float = 20.0
     """how wide the first layer of the ensemble is drawn"""
-    model_lr: float = 1e-3
+    model_lr: float = 3e-3
     """learning rate of the ensemble"""
     model_batch: int = 64
     """transitions per gradient step and member"""
@@ -109,11 +111,11 @@ class Args:
     """hidden units in each of the two layers of actor and critic"""
     policy_lr: float = 2e-3
     """learning rate of actor and critic"""
-    gamma: float = 0.9
+    gamma: float = 0.95
     """discount factor"""
     gae_lambda: float = 1.0
     """lambda of the generalised advantage estimate"""
-    minibatches: int = 2
+    minibatches: int = 4
     """mini-batches per epoch"""
     clip_coef: float = 0.5
     """clipping range of the probability ratio"""
@@ -123,6 +125,8 @@ class Args:
     """weight of the value loss, c_1"""
     max_grad_norm: float = 0.5
     """largest norm of the gradient of the policy"""
+    advantage_floor: float = 0.1
+    """added to the deviation that advantages are divided by: where all is known, the policy's entropy decides"""
 
 
 # ----------------------------------------------------------------------------------------------------- environment
@@ -271,19 +275,54 @@ class DeepEnsemble(nn.Module):
 class BoxScale(Standardizer):
     """Scales states by the box of valid ones, not by the data: a distance means the same however far the agent got.
 
-    One-hot actions become 0 and action_size. The smaller that is beside the box's 2, the more a model takes what it saw
+    One-hot actions become 0 and ACTION_SIZE. The smaller that is beside the box's 2, the more a model takes what it saw
     an action do in one state to be what it does in all: an action rarely tried is then no novelty in every state.
     """
 
-    def __init__(self, space: gym.spaces.Box, num_actions: int, action_size: float):
+    ACTION_SIZE = 0.1
+
+    def __init__(self, space: gym.spaces.Box, num_actions: int):
         super().__init__(len(space.low) + num_actions)
         low, high = torch.as_tensor(space.low), torch.as_tensor(space.high)
         self.mean[: len(low)] = (low + high) / 2
         self.scale[: len(low)] = (high - low) / 2
-        self.scale[len(low) :] = 1 / action_size
+        self.scale[len(low) :] = 1 / self.ACTION_SIZE
 
     def fit(self, x: Tensor) -> None:
         pass
+
+
+class WarmupScale(Standardizer):
+    """Keeps the scale of the first data: noise and EIG mean the same throughout, also once the agent stays in place."""
+
+    fitted = False
+
+    def fit(self, x: Tensor) -> None:
+        if not self.fitted:
+            super().fit(x)
+            self.fitted = True
+
+
+class ActionEnsemble(DeepEnsemble):
+    """Deep ensemble with a linear path from the action to the outputs, beside the networks.
+
+    Along it, what an action does is learned once, for all states. Without it, an action rarely tried stays a novelty
+    in every state, and the agent walks back for it.
+    """
+
+    MIN_LOG_VAR = -5.0
+    EFFECT_SIZE = 10.0  # of the input of that path: Adam moves weights by lr a step, so the effect by 10 lr
+
+    def __init__(self, in_dim: int, out_dim: int, num_actions: int, members: int, *settings: float):
+        super().__init__(in_dim, out_dim, members, *settings)
+        self.effects = nn.Parameter(torch.zeros(members, num_actions, 2 * out_dim))
+        self.optimizer = torch.optim.Adam(self.parameters(), lr=self.lr, fused=True)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and log-variance of the standardised targets: (M, N, in) -> 2 x (M, N, D)."""
+        action = x[..., -self.effects.shape[1] :] * (self.EFFECT_SIZE / BoxScale.ACTION_SIZE)  # (M, N, A)
+        mean, raw = torch.baddbmm(self.networks(x), action, self.effects).chunk(2, -1)
+        return mean, self.MIN_LOG_VAR + (self.MAX_LOG_VAR - self.MIN_LOG_VAR) * raw.sigmoid()
 
 
 class SparseGP(SVGP):
@@ -442,7 +481,7 @@ class PPO(nn.Module):
             log_probs = logits.log_softmax(-1)  # (B, A)
             ratio = (log_probs.gather(1, actions[batch]).squeeze(1) - old_log_prob[batch]).exp()  # (B,)
             advantage = advantages[batch]
-            advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+            advantage = (advantage - advantage.mean()) / (advantage.std() + args.advantage_floor)
             clipped = ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)
             policy_loss = -torch.min(ratio * advantage, clipped * advantage).mean()
             value_loss = 0.5 * (value - returns[batch]).square().mean()
@@ -462,7 +501,7 @@ class PPO(nn.Module):
 def imagine(
     policy: PPO, dynamics: DeepEnsemble | SparseGP, start: Tensor, rollouts: int, horizon: int, goal: float
 ) -> tuple[list[Tensor], Tensor, Tensor]:
-    """K trajectories of J steps from the state start (S,), inside the model: no real environment takes part.
+    """K trajectories of J steps from start, (S,) or (K, S), inside the model: no real environment takes part.
 
     A trajectory that gets to a position where a real run has ended (goal; infinite until then) ends too, and another
     one begins at the start. Returns states (J, K, S), actions, rewards, next states, terminations, and the mean and
@@ -504,6 +543,12 @@ def check(args: Args) -> None:
             refuse(f"{flag} is {value}, it must be at least 1")
         if type(value) in (int, float) and not 0 <= value < math.inf:
             refuse(f"{flag} is {value}, it must be a number from 0 up")
+    rows = args.rollouts * args.horizon if args.method in ("pts", "pts-be") else args.rollout_steps
+    if rows % args.minibatches or rows < 2 * args.minibatches:
+        what = "--rollouts times --horizon" if args.method in ("pts", "pts-be") else "--rollout-steps"
+        refuse(
+            f"{what} is {rows}, it must be a multiple of --minibatches ({args.minibatches}), and at least twice that"
+        )
     if args.cuda and not torch.cuda.is_available():
         refuse("--cuda was asked for, but PyTorch sees no GPU: leave it out to run on the CPU")
     for flag, packages in {"track": ("wandb",), "capture_video": ("pygame", "moviepy")}.items():
@@ -544,6 +589,8 @@ def main(args: Args) -> dict:
         refuse(f"--length is {args.length}, a chain needs at least 3 states")
     if args.noise > 1:
         refuse(f"--noise is {args.noise}, a probability is at most 1")
+    if args.replayed_starts > 1:
+        refuse(f"--replayed-starts is {args.replayed_starts}, a share is at most 1")
     start_time = time.time()
     env_name = f"Unichain-{args.length}" + (f"-noise{args.noise:g}" if args.noise else "")
     run_name = args.run_name or f"{env_name}__{args.exp_name}__{args.seed}__{int(start_time)}"
@@ -571,15 +618,18 @@ def main(args: Args) -> dict:
     with device:  # whatever is made here lives on it
         policy = PPO(env.observation_space, env.action_space, args)
         if args.dynamics == "de":
-            size = args.ensemble_size, args.model_width
-            dynamics = DeepEnsemble(in_dim, out_dim, *size, args.model_gain, args.model_lr, args.model_batch)
+            settings = args.ensemble_size, args.model_width, args.model_gain, args.model_lr, args.model_batch
+            dynamics = ActionEnsemble(in_dim, out_dim, num_actions, *settings)
         else:
             features = ResNetFeatures(in_dim, args.model_width) if args.dynamics == "dk" else None
             dynamics = BoundedGP(in_dim, out_dim, args.inducing_points, args.gp_lr, features)
-        action_size = 0.3 if args.dynamics == "de" else 1.0
-        dynamics.in_scale = BoxScale(env.observation_space, num_actions, action_size).to(dynamics.in_scale.mean)
+        dynamics.in_scale = BoxScale(env.observation_space, num_actions).to(dynamics.in_scale.mean)
+        dynamics.out_scale = WarmupScale(out_dim).to(dynamics.out_scale.mean)
     # A change of the reward that was never seen has no scale, so rewards keep their own units.
     dynamics.out_scale.floor = torch.tensor([1e-6] * state_dim + [math.inf], device=device)
+    default_interval = 5 if args.dynamics == "de" else 10
+    policy_interval = args.policy_interval or default_interval
+    model_interval = args.model_interval or default_interval
     eta_start = args.eta if args.eta is not None else {"de": 1.0, "gp": 0.3, "dk": 0.3}[args.dynamics]
     model_updates = args.model_updates if args.dynamics == "de" else args.gp_updates
     xs = torch.zeros(args.total_timesteps, in_dim, device=device)  # [state, one-hot action]
@@ -636,7 +686,7 @@ def main(args: Args) -> dict:
             eta = eta_start * args.eta_decay ** (step / 1000)
 
             # Alg. 1, lines 14 to 18. The model comes first, so that the first planning has one.
-            if needs_model and step % args.model_interval == 0:
+            if needs_model and step % model_interval == 0:
                 if fitted_steps:
                     new_x, new_y = xs[fitted_steps:step], ys[fitted_steps:step]
                     mean, var = dynamics.predict(new_x)
@@ -649,9 +699,12 @@ def main(args: Args) -> dict:
                 writer.add_scalar("losses/dynamics_loss", losses["dynamics_loss"], step)
                 writer.add_scalar("charts/SPS", step / (time.time() - start_time), step)
 
-            if plans and fitted_steps and step % args.policy_interval == 0:  # Alg. 1, line 6
-                # Alg. 1, lines 7 and 8: K imagined trajectories of J steps from the current state
-                start = torch.as_tensor(state, device=device)  # (S,)
+            if plans and fitted_steps and step % policy_interval == 0:  # Alg. 1, line 6
+                # Alg. 1, lines 7 and 8: K imagined trajectories of J steps from the present state. Here a share of them
+                # starts in states visited before, so that the policy keeps what it learned of the way to the frontier.
+                replayed = round(args.replayed_starts * args.rollouts)
+                start = xs[torch.randint(step, (args.rollouts,), device=device), :state_dim]  # (K, S)
+                start[replayed:] = torch.as_tensor(state, device=device)
                 trajectories, mean, var = imagine(policy, dynamics, start, args.rollouts, args.horizon, math.inf)
                 states, actions, rewards, next_states, ended = trajectories
                 # Alg. 1, line 9: r = r^e + eta r^i

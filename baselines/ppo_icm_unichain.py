@@ -93,6 +93,8 @@ class Args:
     """weight of the value loss, c_1"""
     max_grad_norm: float = 0.5
     """largest norm of the gradient of the policy"""
+    advantage_floor: float = 1e-8
+    """added to the deviation that advantages are divided by"""
 
 
 # ---------------------------------------------------------------------------------------------------------- environment
@@ -277,7 +279,7 @@ class PPO(nn.Module):
             log_probs = logits.log_softmax(-1)  # (B, A)
             ratio = (log_probs.gather(1, actions[batch]).squeeze(1) - old_log_prob[batch]).exp()  # (B,)
             advantage = advantages[batch]
-            advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+            advantage = (advantage - advantage.mean()) / (advantage.std() + args.advantage_floor)
             clipped = ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)
             policy_loss = -torch.min(ratio * advantage, clipped * advantage).mean()
             value_loss = 0.5 * (value - returns[batch]).square().mean()

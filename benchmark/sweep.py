@@ -59,7 +59,9 @@ CHAINS = {
 UNICHAIN = {
     "random": "--method random",
     "ppo": "--method ppo",
-    "be-error": "--method be --bonus error",
+    # a reactive bonus learns best with PPO as tuned for ICM
+    "be-error": "--method be --bonus error --rollout-steps 16 --policy-updates 10 --minibatches 1 --policy-lr 1e-3"
+    " --gae-lambda 0.95 --ent-coef 0.03 --advantage-floor 1e-8",
     "icm": "baselines/ppo_icm_unichain.py",
     "vime": "baselines/ppo_vime_unichain.py",
     "pts": "--method pts",
