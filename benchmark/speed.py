@@ -24,6 +24,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import ptsbe_ppo_mountaincar
+import ptsbe_ppo_unichain
 from gp_models import SVGP
 
 INPUTS, OUTPUTS, INDUCING, BATCH, ROWS = 6, 5, 64, 256, 16
@@ -137,18 +138,21 @@ def run_cost(script: ModuleType, args: Any, parts: dict[str, tuple[Any, str]]) -
     return total, seconds
 
 
-def mountaincar_rows() -> list[tuple[str, float, Counter]]:
-    script = ptsbe_ppo_mountaincar
+def run_rows() -> list[tuple[str, float, Counter]]:
     rows = []
-    for dynamics, model in (("de", script.DeepEnsemble), ("gp", script.SparseGP), ("dk", script.SparseGP)):
-        parts = {
-            "imagination": (script, "imagine"),
-            "PPO": (script.PPO, "update"),
-            "model": (model, "fit"),
-            "bonus": (model, "eig"),
-        }
-        args = script.Args(seed=1001, dynamics=dynamics)
-        rows.append((f"Mountain Car, 1000 steps of pts-be, eig, {dynamics}", *run_cost(script, args, parts)))
+    for script, name, settings in (
+        (ptsbe_ppo_mountaincar, "Mountain Car, 1000 steps", {}),
+        (ptsbe_ppo_unichain, "Chain of 100 states, 400 steps", {"length": 100, "total_timesteps": 400}),
+    ):
+        for dynamics, model in (("de", script.DeepEnsemble), ("gp", script.SparseGP), ("dk", script.SparseGP)):
+            parts = {
+                "imagination": (script, "imagine"),
+                "PPO": (script.PPO, "update"),
+                "model": (model, "fit"),
+                "bonus": (model, "eig"),
+            }
+            args = script.Args(seed=1001, dynamics=dynamics, **settings)
+            rows.append((f"{name} of pts-be, eig, {dynamics}", *run_cost(script, args, parts)))
     return rows
 
 
@@ -161,7 +165,7 @@ def main() -> None:
         low, middle, high = np.quantile(seconds[:, 1] / seconds[:, 0], [0.25, 0.5, 0.75])
         print(f"| {name} | {peer} | {ours:.3f} | {theirs:.2f} | {middle:.1f} [{low:.1f}, {high:.1f}] |")
     print("\n| run | CPU-seconds | where they go |\n|---|---|---|")
-    for name, total, parts in mountaincar_rows():
+    for name, total, parts in run_rows():
         shares = ", ".join(f"{part} {100 * seconds / total:.0f} %" for part, seconds in parts.most_common())
         print(f"| {name} | {total:.1f} | {shares} |")
 
