@@ -7,6 +7,7 @@ Lines are medians over seeds with quartile bands. Tables give counts, medians wi
 """
 
 import csv
+import math
 import sys
 from collections import defaultdict
 from collections.abc import Iterable
@@ -22,6 +23,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
 NOISES = ("heteroskedastic", "homoskedastic")
 
 
@@ -71,7 +73,8 @@ def draw_band(axis: plt.Axes, steps: np.ndarray, values: np.ndarray, label: str,
 
 def save(figure: plt.Figure, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.tight_layout()
+    if figure.get_layout_engine() is None:
+        figure.tight_layout()
     figure.savefig(path, dpi=160)
     plt.close(figure)
 
@@ -204,7 +207,136 @@ def unichain(args: Args) -> None:
     print(table)
 
 
-PLOTS = {"mountaincar": mountaincar, "mountaincar_measures": mountaincar_measures, "unichain": unichain}
+# ----------------------------------------------------------------------------------------------------------------- maze
+
+MAZE = {  # label -> name, colour, line
+    "random": ("Random", "#777777", ":"),
+    "sac": ("SAC", "#777777", "--"),
+    "be-stored": ("BE-SAC, stored bonus", "#d98c1f", ":"),
+    "be-relabelled": ("BE-SAC, re-labelled bonus", "#d98c1f", "-"),
+    "pts": ("PTS-SAC", "#7b4fa3", "-"),
+    "pts-be": ("PTS-BE-SAC", "#b3202c", "-"),
+    "pts-be-gp": ("PTS-BE-SAC, GP", "#1f4e9c", "-"),
+    "pts-be-dk": ("PTS-BE-SAC, deep kernel", "#1b7a3d", "-"),
+}
+MAZES = {"open": "Open", "u-shape": "U Shape", "double-u-shape": "Double U Shape", "obstacles": "Obstacles"}
+HEAT_MAPS = ("sac", "be-relabelled", "pts", "pts-be")  # the paper's four
+
+
+def arrivals(rows: list[dict[str, str]]) -> tuple[np.ndarray, np.ndarray]:
+    """Steps to the goal, or taken without reaching it, and whether it was reached: 2 x (runs,)."""
+    reached = np.array([row["solved"] == "True" for row in rows])
+    return np.array([int(row["solved_step"] or row["steps"]) for row in rows]), reached
+
+
+def reached_by(steps: np.ndarray, reached: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """Probability of having reached the goal by each step of `at`: one minus the Kaplan-Meier estimate."""
+    times = np.unique(steps[reached])
+    at_risk = (steps[:, None] >= times).sum(0)  # runs that were under way, (times,)
+    events = ((steps[:, None] == times) & reached[:, None]).sum(0)
+    missing = np.concatenate([[1.0], np.cumprod(1 - events / at_risk)])
+    return 1 - missing[np.searchsorted(times, at, side="right")]
+
+
+def log_rank(steps: np.ndarray, reached: np.ndarray, other_steps: np.ndarray, other_reached: np.ndarray) -> float:
+    """Two-sided p-value of the log-rank test (Mantel, 1966) that both arrive at the same rate."""
+    observed_minus_expected = variance = 0.0
+    for time in np.unique(np.concatenate([steps[reached], other_steps[other_reached]])):
+        ours, theirs = (steps >= time).sum(), (other_steps >= time).sum()  # at risk
+        events = ((steps == time) & reached).sum()
+        total, all_events = ours + theirs, events + ((other_steps == time) & other_reached).sum()
+        observed_minus_expected += events - all_events * ours / total
+        if total > 1:
+            variance += all_events * ours / total * theirs / total * (total - all_events) / (total - 1)
+    if variance == 0:
+        return 1.0
+    return math.erfc(abs(observed_minus_expected) / math.sqrt(2 * variance))
+
+
+def maze_row(name: str, rows: list[dict[str, str]], reference: list[dict[str, str]], cap: int) -> str:
+    """A line of the table; the reference is PTS-BE, `ratio` its restricted mean over this one's."""
+    (steps, reached), (reference_steps, reference_reached) = arrivals(rows), arrivals(reference)
+    limited, reference_limited = np.where(reached, steps, cap), np.where(reference_reached, reference_steps, cap)
+    low, middle, high = np.quantile(limited, [0.25, 0.5, 0.75])
+    bounds = bootstrap_interval(limited)
+    coverage = np.array([float(row["coverage"]) for row in rows])
+    seconds = [1000 * float(row["wall_time_s"]) / int(row["steps"]) for row in rows]
+    p = log_rank(reference_steps, reference_reached, steps, reached)
+    cells = [
+        name,
+        f"{reached.sum()}/{len(rows)}",
+        f"{limited.mean():.0f} [{bounds[0]:.0f}, {bounds[1]:.0f}]",
+        f"{middle:.0f} [{low:.0f}, {high:.0f}]" if middle < cap else f"> {cap}",
+        "" if rows is reference else f"{reference_limited.mean() / limited.mean():.2f}",
+        "" if rows is reference else "< 0.0001" if p < 1e-4 else f"{p:.2g}",
+        f"{100 * coverage.mean():.0f}",
+        f"{np.median(seconds):.1f}",
+    ]
+    return "| " + " | ".join(cells) + " |"
+
+
+def maze(args: Args) -> None:
+    results, curves = (read_rows(args.results / f"maze{end}.csv") for end in ("", "_curves"))
+    if (args.results / "maze_models.csv").exists():
+        results |= read_rows(args.results / "maze_models.csv")
+    figure, axes = plt.subplots(2, 2, figsize=(11, 8), sharex=True, sharey=True, layout="constrained")
+    lines, text = {}, []
+    for axis, (key, title) in zip(axes.flat, MAZES.items(), strict=True):
+        found = {label: results[f"{label}/{key}"] for label in MAZE if f"{label}/{key}" in results}
+        if not found:
+            continue
+        cap = max(int(row["total_timesteps"]) for rows in found.values() for row in rows)
+        header = "reached the goal | restricted mean steps | median steps | ratio | p, log-rank | coverage, % | seconds"
+        text += [f"\n**{title}** (cap {cap} steps; seconds per 1000 steps)\n"]
+        text += [f"| method | {header} |", "|---" * 8 + "|"]
+        at = np.arange(cap + 1)
+        for label, rows in found.items():
+            name, color, style = MAZE[label]
+            (lines[name],) = axis.plot(at, reached_by(*arrivals(rows), at), style, color=color, linewidth=1.8)
+            text.append(maze_row(name, rows, found.get("pts-be", rows), cap))
+        axis.set(title=title, ylim=(-0.02, 1.02))
+    for axis in axes[1]:
+        axis.set_xlabel("environment steps, t")
+    for axis in axes[:, 0]:
+        axis.set_ylabel("probability of having reached the goal by t")
+    figure.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=4, fontsize=9)
+    save(figure, args.figures / "maze.png")
+    table = "\n".join(text).strip() + "\n"
+    (args.results / "maze.md").write_text(table)
+    print(table)
+    maze_visits(args, curves)
+
+
+def maze_visits(args: Args, curves: dict[str, list[dict[str, str]]]) -> None:
+    """Where the runs were: for each maze, the mean number of steps that a run spent in each square."""
+    from ptsbe_sac_maze import read_maze
+
+    heights = [rows / columns for rows, columns in (read_maze(key).walls.shape for key in MAZES)]
+    figure, axes = plt.subplots(
+        len(MAZES), len(HEAT_MAPS), figsize=(11, 12), layout="constrained", gridspec_kw={"height_ratios": heights}
+    )
+    for row, (key, title) in zip(axes, MAZES.items(), strict=True):
+        place = read_maze(key)
+        for axis, label in zip(row, HEAT_MAPS, strict=True):
+            runs = [run for run in curves.get(f"{label}/{key}", []) if run["tag"] == "visits"]
+            visits = np.zeros(place.visits.size)
+            for run in runs:
+                visits[np.fromstring(run["steps"], dtype=int, sep=" ")] += np.fromstring(run["values"], sep=" ")
+            height, width = place.walls.shape
+            extent = (-width / 2, width / 2, -height / 2, height / 2)
+            seen = np.where(visits > 0, visits / max(len(runs), 1), np.nan).reshape(place.visits.shape)
+            axis.imshow(np.where(place.walls, 0.25, 1.0), cmap="gray", vmin=0, vmax=1, extent=extent)
+            axis.imshow(seen, cmap="YlOrRd", norm=matplotlib.colors.LogNorm(0.05, 50), extent=extent)
+            axis.plot(*place.start, "o", color="#1f4e9c", markersize=5)
+            axis.plot(*place.goal, "*", color="#1b7a3d", markersize=9)
+            axis.set(xticks=[], yticks=[], title=MAZE[label][0] if key == next(iter(MAZES)) else None)
+        row[0].set_ylabel(title)
+    label = "steps that a run spent in a square of 0.25 m, mean over seeds"
+    figure.colorbar(axes[0, 0].images[-1], ax=axes, location="bottom", label=label, aspect=50, shrink=0.6)
+    save(figure, args.figures / "maze_visits.png")
+
+
+PLOTS = {"mountaincar": mountaincar, "mountaincar_measures": mountaincar_measures, "unichain": unichain, "maze": maze}
 
 
 def main(args: Args) -> None:

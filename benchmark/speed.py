@@ -19,12 +19,15 @@ from types import ModuleType
 from typing import Any
 
 import gpytorch
+import gymnasium as gym
 import numpy as np
+import stable_baselines3
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import ptsbe_ppo_mountaincar
 import ptsbe_ppo_unichain
+import ptsbe_sac_maze
 from gp_models import SVGP
 
 INPUTS, OUTPUTS, INDUCING, BATCH, ROWS = 6, 5, 64, 256, 16
@@ -102,6 +105,51 @@ def svgp_rows() -> list[tuple[str, str, np.ndarray]]:
     return rows
 
 
+class NoMaze(gym.Env):
+    """An environment of the mazes' sizes that costs nothing, to fill a replay buffer."""
+
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (4,), np.float32)
+    action_space = gym.spaces.Box(-1, 1, (2,), np.float32)
+
+    def reset(self, seed: int | None = None, options: dict | None = None):
+        super().reset(seed=seed)
+        return np.zeros(4, np.float32), {}
+
+    def step(self, action: np.ndarray):
+        return self.np_random.standard_normal(4, np.float32), 0.0, False, False, {}
+
+
+def sac_rows() -> list[tuple[str, str, np.ndarray]]:
+    """Gradient steps of critics, actor and temperature on mini-batches drawn from 2000 transitions, targets included.
+
+    Both have two hidden layers of the same width. Ours see Fourier features of the state, theirs its 4 numbers, so that
+    their first layer is smaller.
+    """
+    rows = []
+    for width, batch in ((64, 256), (256, 256)):
+        args = ptsbe_sac_maze.Args(policy_width=width, policy_batch=batch, autotune=True)
+        ours = ptsbe_sac_maze.SAC(2, args)
+        size = {"policy_kwargs": {"net_arch": [width, width]}, "batch_size": batch, "buffer_size": 2000}
+        untrained = {"learning_starts": 10**9, "train_freq": (2000, "step"), "device": "cpu"}
+        theirs = stable_baselines3.SAC("MlpPolicy", NoMaze(), **size, **untrained)
+        theirs.learn(2000)  # fills the buffer, no gradient steps
+        memory = theirs.replay_buffer
+        columns = (memory.observations, memory.actions, memory.rewards, memory.next_observations, memory.dones)
+        data = [torch.as_tensor(column).squeeze() for column in columns]  # one environment
+
+        def our_steps(ours=ours, data=data, args=args) -> None:
+            for index in torch.randint(2000, (20, args.policy_batch)):
+                states, actions, rewards, next_states, dones = (column[index] for column in data)
+                ours.update(states, actions, rewards + args.gamma * (1 - dones) * ours.value(next_states))
+
+        def their_steps(theirs=theirs, batch=batch) -> None:
+            theirs.train(gradient_steps=20, batch_size=batch)
+
+        seconds = compare(our_steps, their_steps, calls=1) / 20
+        rows.append((f"SAC gradient step, 2 x {width}, batch {batch}", "Stable-Baselines3", seconds))
+    return rows
+
+
 @contextlib.contextmanager
 def timed(parts: dict[str, tuple[Any, str]]):
     """CPU-seconds spent in functions or methods, `name -> (where it lives, its name there)`."""
@@ -156,16 +204,30 @@ def run_rows() -> list[tuple[str, float, Counter]]:
     return rows
 
 
+def maze_rows() -> list[tuple[str, float, Counter]]:
+    script, rows = ptsbe_sac_maze, []
+    for method in ("sac", "be", "pts-be"):
+        parts = {
+            "imagination": (script, "imagine_from"),
+            "SAC": (script.SAC, "update"),
+            "model": (script.PriorEnsemble, "fit"),
+            "bonus": (script.PriorEnsemble, "eig"),
+        }
+        args = script.Args(seed=1001, method=method, total_timesteps=1000, stop_at_goal=False)
+        rows.append((f"U-shaped maze, 1000 steps of {method}", *run_cost(script, args, parts)))
+    return rows
+
+
 def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     print("| what | peer | ours, ms | theirs, ms | times faster [quartiles] |\n|---|---|---|---|---|")
-    for name, peer, seconds in svgp_rows():
+    for name, peer, seconds in svgp_rows() + sac_rows():
         ours, theirs = 1e3 * np.median(seconds, axis=0)
         low, middle, high = np.quantile(seconds[:, 1] / seconds[:, 0], [0.25, 0.5, 0.75])
         print(f"| {name} | {peer} | {ours:.3f} | {theirs:.2f} | {middle:.1f} [{low:.1f}, {high:.1f}] |")
     print("\n| run | CPU-seconds | where they go |\n|---|---|---|")
-    for name, total, parts in run_rows():
+    for name, total, parts in run_rows() + maze_rows():
         shares = ", ".join(f"{part} {100 * seconds / total:.0f} %" for part, seconds in parts.most_common())
         print(f"| {name} | {total:.1f} | {shares} |")
 

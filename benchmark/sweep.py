@@ -3,9 +3,10 @@
     python benchmark/sweep.py mountaincar                    # goes on where it was, skips what is finished
     python benchmark/sweep.py mountaincar --seeds 1001 1002 --only pts-be --results tuning
 
-Every finished run adds a row to `benchmark/results/<experiment>.csv` (its flags and its `result.json`) and its curves
-to `benchmark/results/<experiment>_curves.csv`. Both files are replaced atomically, so an interruption loses only the
-runs that were under way. A failed run is reported with its log and does not stop the others.
+Every finished run adds a row to `benchmark/results/<experiment>.csv` (its flags and its `result.json`), and its curves
+and the visited squares of its maze to `benchmark/results/<experiment>_curves.csv`. Both files are replaced atomically,
+so an interruption loses only the runs that were under way. A failed run is reported with its log and does not stop the
+others.
 """
 
 import csv
@@ -22,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import tyro
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -70,6 +72,18 @@ UNICHAIN = {
     "pts-be-de": "--method pts-be --dynamics de",
 }
 
+MAZES = ("open", "u-shape", "double-u-shape", "obstacles")
+BE_MAZE = "--method be --eta 30 --temperature 0.02 --gamma 0.985"  # the best of six settings; a fair search is to come
+MAZE = {
+    "random": "--method random",
+    "sac": "--method sac",
+    "be-stored": f"{BE_MAZE} --no-be-relabel",
+    "be-relabelled": f"{BE_MAZE} --be-relabel",
+    "pts": "--method pts",
+    "pts-be": "--method pts-be",
+}
+MAZE_MODELS = {"pts-be-gp": "--method pts-be --dynamics gp", "pts-be-dk": "--method pts-be --dynamics dk"}
+
 EXPERIMENTS = {
     "mountaincar": Experiment(
         script="ptsbe_ppo_mountaincar.py",
@@ -91,6 +105,23 @@ EXPERIMENTS = {
         variants={f"{name}/{chain}": f"{a} {b}" for name, a in UNICHAIN.items() for chain, b in CHAINS.items()},
         curves=("charts/coverage", "charts/cumulative_reward"),
         every=5,
+    ),
+    "maze": Experiment(
+        script="ptsbe_sac_maze.py",
+        variants={f"{name}/{maze}": f"{flags} --maze {maze}" for maze in MAZES for name, flags in MAZE.items()},
+        curves=("charts/coverage",),
+        every=100,
+    ),
+    "maze_models": Experiment(
+        script="ptsbe_sac_maze.py",
+        variants={
+            f"{name}/{maze}": f"{flags} --maze {maze}"
+            for maze in ("u-shape", "double-u-shape")
+            for name, flags in MAZE_MODELS.items()
+        },
+        seeds=tuple(range(1, 11)),
+        curves=("charts/coverage",),
+        every=100,
     ),
 }
 
@@ -220,6 +251,10 @@ def read_curves(directory: Path, tags: tuple[str, ...], every: int) -> dict[str,
         points = [event for event in events.Scalars(tag) if event.step % every == 0]
         steps, values = " ".join(str(p.step) for p in points), " ".join(f"{p.value:.4g}" for p in points)
         curves[tag] = steps, values
+    if (directory / "visits.npz").exists():  # squares of the maze that were visited, in reading order, and how often
+        visits = np.load(directory / "visits.npz")["visits"].ravel()
+        squares = visits.nonzero()[0]
+        curves["visits"] = " ".join(map(str, squares)), " ".join(map(str, visits[squares]))
     return curves
 
 
