@@ -200,7 +200,7 @@ def unichain(args: Args) -> None:
         column[1].set_xlabel("environment steps")
     axes[0, 0].set_ylabel("fraction of states visited")
     axes[1, 0].set_ylabel("cumulative reward")
-    axes[0, 0].legend(fontsize=8)
+    axes[1, 0].legend(fontsize=8)
     save(figure, args.figures / "unichain.png")
     table = "\n".join(text).strip() + "\n"
     (args.results / "unichain.md").write_text(table)
