@@ -75,6 +75,7 @@ def test_interrupted_sweep_loses_nothing_finished_and_goes_on(tmp_path, tiny, st
     root = Path(sweep.__file__).resolve().parent
     variants = {"fast": "--method random --total-timesteps 20", "slow": "--method random --total-timesteps 30000"}
     code = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a background shell ignores it
         f"import sys; sys.path.insert(0, {str(root)!r}); import sweep; from pathlib import Path\n"
         f"sweep.EXPERIMENTS['tiny'] = sweep.Experiment({SCRIPT!r}, {variants!r}, (1001,), ('charts/coverage',))\n"
         f"folder = Path({str(tmp_path)!r})\n"
