@@ -183,6 +183,15 @@ def chain_row(name: str, rows: list[dict[str, str]]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
+def steps_sooner(rows: list[dict[str, str]], others: list[dict[str, str]]) -> str:
+    """How many steps sooner the last state is reached than by others with the same seed, with its interval."""
+    seconds = {row["seed"]: row for row in others}
+    steps = [[int(r["solved_step"] or r["total_timesteps"]) for r in (row, seconds[row["seed"]])] for row in rows]
+    sooner = np.subtract(*np.array(steps).T[::-1])
+    low, high = bootstrap_interval(sooner)
+    return f"{sooner.mean():.0f} [{low:.0f}, {high:.0f}]"
+
+
 def unichain(args: Args) -> None:
     results, curves = (read_rows(args.results / f"unichain{end}.csv") for end in ("", "_curves"))
     figure, axes = plt.subplots(2, 3, figsize=(13, 7), sharex="col")
@@ -196,6 +205,10 @@ def unichain(args: Args) -> None:
                 for axis, tag in zip(column, ("charts/coverage", "charts/cumulative_reward"), strict=True):
                     draw_band(axis, *curve_matrix(curves[key], tag), name, color, style)
                 text.append(chain_row(name, results[key]))
+        models = [results.get(f"pts-be-{model}/{chain}") for model in ("gp", "dk", "de")]
+        if all(models):
+            gp, dk = (steps_sooner(model, models[-1]) for model in models[:-1])
+            text.append(f"\nSteps sooner than PTS-BE-DE on the same seeds: PTS-BE-GP {gp}, PTS-BE-DK {dk}.")
         column[0].set_title(title)
         column[1].set_xlabel("environment steps")
     axes[0, 0].set_ylabel("fraction of states visited")
