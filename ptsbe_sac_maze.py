@@ -54,8 +54,8 @@ class Args:
     """end the run when the goal is first reached; otherwise a new episode starts there"""
     reset_interval: int = 1000
     """steps after which an episode is truncated and the ball is put back to the start"""
-    action_repeat: int = 5
-    """steps for which every method holds an action: 0.05 s, in which a fast ball moves a quarter of a cell"""
+    action_repeat: int = 10
+    """steps for which every method holds an action: 0.1 s, in which a fast ball crosses half a cell"""
     jitter: float = 0.0
     """how far start and goal are moved at random at every reset, in cells"""
     # the run
@@ -80,13 +80,13 @@ class Args:
     """steps between two updates of the policy, t_policy"""
     model_interval: int = 20
     """steps between two updates of the dynamics model, t_model"""
-    rollouts: int = 60
+    rollouts: int = 30
     """imagined trajectories of a planning, K: a third each from the current state, from replayed states and from
     displaced replayed states"""
-    horizon: int = 16
+    horizon: int = 24
     """actions in an imagined trajectory, J"""
-    start_noise: float = 1.0
-    """how far replayed states are displaced, in m and m/s: the critics must know values beyond the frontier"""
+    start_noise: float = 0.3
+    """how far replayed states are displaced, in m and m/s; further, and the critics learn what walls hide"""
     random_actions: float = 0.25
     """share of imagined actions that are uniform: without them the critics see the policy's actions alone"""
     planning_window: int = 4
@@ -116,9 +116,12 @@ class Args:
     """learning rate of the ensemble"""
     model_batch: int = 64
     """transitions per gradient step and member"""
+    input_noise: float = 0.03
+    """noise on the positions from which the ensemble learns to predict, in m, five times as much on velocities in m/s:
+    it learns to come back to states that occur, and imagined balls no longer creep into walls"""
     eig_noise: float = 3.5
     """noise that the EIG assumes at least, in units of the targets' deviation: small disagreements count little"""
-    eig_threshold: float = 0.05
+    eig_threshold: float = 0.3
     """EIG up to which an outcome counts as known, in nats: many small gains must not outweigh a frontier"""
     inducing_points: int = 64
     """inducing points of the GP and of the deep kernel"""
@@ -376,7 +379,8 @@ class PriorEnsemble(nn.Module):
         super().__init__()
         self.members, self.lr, self.batch_size = args.ensemble_size, args.model_lr, args.model_batch
         self.min_eig_var, self.threshold = args.eig_noise**2, args.eig_threshold
-        features, width = args.model_features, args.model_width
+        features, width, noise = args.model_features, args.model_width, args.input_noise
+        self.register_buffer("noise", torch.tensor([noise, noise, 5 * noise, 5 * noise]))
         self.features = FourierFeatures(self.members, features, args.model_scale)
         self.networks = BatchedMLP(self.members, (in_dim + features, width, width, 2 * out_dim), (1.0, 1.0, 1.0))
         self.linear = BatchedMLP(self.members, (in_dim - 2, out_dim), (0.0,))
@@ -389,9 +393,17 @@ class PriorEnsemble(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and log-variance of the standardised targets: (M, N, in) -> 2 x (M, N, D)."""
+        return self.learned(*self.fixed(x))
+
+    @torch.no_grad()
+    def fixed(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The parts that are not learned, inputs of the networks and prior: (M, N, in) -> (M, N, code), (M, N, D)."""
         position, rest = x[..., :2], x[..., 2:] * x.new_tensor([SPEED, SPEED, 1.0, 1.0])
-        mean, raw = self.networks(torch.cat([position, rest, self.features(position)], -1)).chunk(2, -1)
-        mean = mean + self.linear(rest) + self.prior_features(position) @ self.prior
+        return torch.cat([position, self.features(position), rest], -1), self.prior_features(position) @ self.prior
+
+    def learned(self, code: Tensor, prior: Tensor) -> tuple[Tensor, Tensor]:
+        mean, raw = self.networks(code).chunk(2, -1)
+        mean = mean + self.linear(code[..., -4:]) + prior
         return mean, self.MIN_LOG_VAR + (self.MAX_LOG_VAR - self.MIN_LOG_VAR) * raw.sigmoid()
 
     def fit(self, x: Tensor, y: Tensor, steps: int) -> float:
@@ -399,14 +411,20 @@ class PriorEnsemble(nn.Module):
 
         The plain likelihood explains rare contacts with walls as noise; multiplied by the variance it does not. The
         learning rate falls to 0 within every call: at a constant rate the members jitter and EIG cannot fade.
+        From a state with noise on it, the true next state is to be predicted, so that errors do not add up along a
+        trajectory (Sanchez-Gonzalez et al., 2020): a ball at rest at a wall would creep into it in imagination.
         """
         self.out_scale.fit(y)
-        y = self.out_scale(y)
-        indices = torch.randint(len(x), (steps, self.members, self.batch_size), device=x.device)
-        for step, index in enumerate(indices):
+        index = torch.randint(len(x), (self.members, steps * self.batch_size), device=x.device)
+        x, y = x[index], y[index]  # (M, steps * B, ...)
+        noise = self.noise * torch.randn_like(x[..., :4])
+        x[..., :4] += noise
+        y[..., :4] -= noise
+        batches = [part.split(self.batch_size, 1) for part in (*self.fixed(x), self.out_scale(y))]
+        for step, (code, prior, target) in enumerate(zip(*batches, strict=True)):
             self.optimizer.param_groups[0]["lr"] = self.lr * (1 - step / steps)
-            mean, log_var = self(x[index])  # (M, B, D) each
-            nll = log_var + (y[index] - mean).square() * (-log_var).exp()
+            mean, log_var = self.learned(code, prior)  # (M, B, D) each
+            nll = log_var + (target - mean).square() * (-log_var).exp()
             loss = (nll * log_var.detach().exp()).mean(1).sum()
             self.optimizer.zero_grad()
             loss.backward()
@@ -638,35 +656,33 @@ def imagine_from(
 ) -> tuple[list[Tensor], Tensor, Tensor]:
     """Trajectories of J steps from the states start (K, S), inside the model: no real environment takes part.
 
-    Returns states (J, K, S), actions, log-densities, whether an action is the policy's, outcomes (J, K, D), and the
-    mean and variance that the model predicted, ([M,] J * K, D), from which the bonus is computed in one call.
+    Returns states (J, K, S), actions, log-densities of the policy's actions, outcomes (J, K, D), and the mean and
+    variance that the model predicted, ([M,] J * K, D), from which the bonus is computed in one call.
     """
     state, steps = start, []
     for _ in range(horizon):
         action, log_prob = policy.act(state)  # (K, A), (K,)
-        own = torch.rand_like(log_prob) >= random_actions  # (K,)
-        action = torch.where(own[:, None], action, 2 * torch.rand_like(action) - 1)
+        own = torch.rand_like(action[:, :1]) >= random_actions  # (K, 1)
+        action = torch.where(own, action, 2 * torch.rand_like(action) - 1)
         y = dynamics.advance(torch.cat([state, action], -1))  # (K, D)
-        steps.append((state, action, log_prob, own.float(), y))
+        steps.append((state, action, log_prob, y))
         state = state + y[:, :-1]
     trajectories = [torch.stack(column) for column in zip(*steps, strict=True)]  # (J, K, ...) each
     x = torch.cat(trajectories[:2], -1).flatten(0, 1)  # (J * K, S + A)
     return trajectories, *dynamics.predict(x)
 
 
-def lambda_returns(
-    rewards: Tensor, discounts: Tensor, next_values: Tensor, entropies: Tensor, traces: Tensor
-) -> Tensor:
+def lambda_returns(rewards: Tensor, discounts: Tensor, next_values: Tensor, entropies: Tensor, lam: float) -> Tensor:
     """Soft returns of imagined trajectories; tensors and result are (J, K).
 
-    A trace is lambda, or 0 where the action was not the policy's: what follows it says nothing about the policy.
+    They go on after random actions, as in Peng and Williams' Q(lambda): values travel many steps in one planning.
     """
     returns = torch.zeros_like(rewards)
     ahead = next_values[-1]
     for j in reversed(range(len(rewards))):
         returns[j] = rewards[j] + discounts[j] * ahead
         if j > 0:
-            ahead = torch.lerp(next_values[j - 1], returns[j] + entropies[j], traces[j])
+            ahead = torch.lerp(next_values[j - 1], returns[j] + entropies[j], lam)
     return returns
 
 
@@ -961,7 +977,7 @@ def main(args: Args) -> dict:
                 order = torch.randperm(args.rollouts, device=device)
                 start = start[order]
                 imagined, mean, var = imagine_from(policy, dynamics, start, args.horizon, args.random_actions)
-                states, actions, log_probs, own, outcomes = imagined
+                states, actions, log_probs, outcomes = imagined
                 next_states = states + outcomes[..., :-1]  # (J, K, S)
                 # Alg. 1, line 9: r = r^e + eta r^i; rewards beyond those seen are not believed
                 seen = ys[:count, -1]
@@ -973,7 +989,7 @@ def main(args: Args) -> dict:
                 survival = (-dynamics.eig(mean, var)).exp().view_as(rewards)  # (J, K)
                 next_values = policy.value(next_states.flatten(0, 1)).view_as(rewards)
                 entropies = -policy.log_temperature.exp().detach() * log_probs
-                returns = lambda_returns(rewards, args.gamma * survival, next_values, entropies, args.lam * own)
+                returns = lambda_returns(rewards, args.gamma * survival, next_values, entropies, args.lam)
                 alive = torch.cat([torch.ones_like(survival[:1]), survival[:-1].cumprod(0)])
                 alive = torch.rand_like(alive) < alive  # (J, K)
                 plannings = [*plannings, (states[alive], actions[alive], returns[alive])][-args.planning_window :]

@@ -23,6 +23,7 @@ U_SHAPE = mz.MAZES["u-shape"].strip()
 def short(**changes):
     """A run of 200 steps with small networks, long enough for every part to act several times."""
     run = {"maze": "u-shape", "run_name": "test", "seed": 1001, "total_timesteps": 200, "warmup_steps": 60}
+    run["action_repeat"] = 5
     policy = {"policy_updates": 2, "policy_width": 16, "policy_features": 16, "policy_batch": 16}
     model = {"model_updates": 3, "model_width": 16, "model_features": 16, "model_batch": 16, "gp_updates": 1}
     plan = {"horizon": 4, "rollouts": 15, "inducing_points": 16}
@@ -314,6 +315,24 @@ def test_a_wall_is_learned_from_rare_contacts():
     assert mean[:, 2].tolist() == pytest.approx([-3.5, 0.0], abs=0.7)
 
 
+def test_a_ball_that_rests_at_a_wall_does_not_creep_into_it():
+    """Free motion left of a wall at 0.5 and balls at rest that are pushed against it; then 40 imagined pushes."""
+    x, y = free_motion(300)
+    x[:100, 0], x[:100, 2], x[:100, 4] = 0.5, 0, torch.rand(100)
+    y[:100, 0], y[:100, 2] = 0, 0
+    left = x[:, 0] <= 0.5
+    depth = []
+    for noise in (0.0, mz.Args.input_noise):
+        ensemble = trained_ensemble(x[left], y[left], 1200, input_noise=noise)
+        state = torch.tensor([[0.5, 0, 0, 0]]).repeat(100, 1)
+        for _ in range(40):
+            push = torch.tensor([[0.8, 0.0]]).repeat(100, 1)
+            state = state + ensemble.advance(torch.cat([state, push], -1))[:, :-1]
+            state[:, 1::2] = 0  # along the wall nothing happens
+        depth.append(float((state[:, 0] - 0.5).clamp_min(0).mean()))
+    assert depth[1] < 0.5 * depth[0] and depth[1] < 0.03
+
+
 def test_a_trajectory_stays_with_its_member():
     """Noise-free members that differ in a constant: row k shows the constant of the same member at every step."""
     torch.manual_seed(0)
@@ -468,16 +487,16 @@ def test_temperature_is_fixed_unless_tuned_towards_the_target_entropy():
 
 
 def test_lambda_returns_by_hand():
-    """Three steps; the columns have traces as in the list, 0, and 1."""
     rewards, discounts = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0.5, 0.4, 0.3])
     values, entropies = torch.tensor([10.0, 20.0, 30.0]), torch.tensor([0.1, 0.2, 0.3])
-    traces = torch.tensor([[0.9, 0.8, 0.7], [0, 0, 0], [1, 1, 1]]).T
-    columns = [tensor[:, None].expand(3, 3) for tensor in (rewards, discounts, values, entropies)]
-    returns = mz.lambda_returns(*columns, traces)
-    # 3 + 0.3 * 30 = 12; 2 + 0.4 (0.3 * 20 + 0.7 * 12.3) = 7.844; 1 + 0.5 (0.2 * 10 + 0.8 * 8.044) = 5.2176
-    assert returns[:, 0].tolist() == pytest.approx([5.2176, 7.844, 12])
-    assert returns[:, 1].tolist() == pytest.approx([6, 10, 12])  # one step and the value of what follows
-    assert returns[:, 2].tolist() == pytest.approx([4.56, 6.92, 12])  # the whole trajectory and the last value
+    columns = [tensor[:, None] for tensor in (rewards, discounts, values, entropies)]
+    expected = {
+        0.8: [5.0944, 7.536, 12.0],  # 3 + 0.3 * 30; 2 + 0.4 (0.2 * 20 + 0.8 * 12.3); 1 + 0.5 (0.2 * 10 + 0.8 * 7.736)
+        0.0: [6.0, 10.0, 12.0],  # one step and the value of what follows
+        1.0: [4.56, 6.92, 12.0],  # the whole trajectory and the last value
+    }
+    for lam, returns in expected.items():
+        assert mz.lambda_returns(*columns, lam)[:, 0].tolist() == pytest.approx(returns)
 
 
 @pytest.mark.parametrize("dynamics", ["de", "gp"])
@@ -487,14 +506,16 @@ def test_imagined_trajectories_have_the_stated_shapes_and_follow_the_model(dynam
     model = mz.PriorEnsemble(6, 5, args) if dynamics == "de" else mz.MazeGP(6, 5, args)
     model.fit(*free_motion(100), 10)
     start = torch.randn(15, 4)
-    (states, actions, log_probs, own, outcomes), mean, var = mz.imagine_from(mz.SAC(2, args), model, start, 7, 0.5)
+    policy = SimpleNamespace(act=lambda state: (torch.full((len(state), 2), 0.25), torch.zeros(len(state))))
+    (states, actions, log_probs, outcomes), mean, var = mz.imagine_from(policy, model, start, 7, 0.5)
     assert states.shape == (7, 15, 4) and actions.shape == (7, 15, 2) and outcomes.shape == (7, 15, 5)
-    assert log_probs.shape == own.shape == (7, 15) and mean.shape == var.shape
+    assert log_probs.shape == (7, 15) and mean.shape == var.shape
     assert mean.shape == ((5, 105, 5) if dynamics == "de" else (105, 5))
     torch.testing.assert_close(states[0], start)
     torch.testing.assert_close(states[1:], states[:-1] + outcomes[:-1, :, :-1])
-    assert set(own.flatten().tolist()) == {0.0, 1.0} and 0.3 < own.mean() < 0.7
-    assert (actions.abs() <= 1).all() and actions[own == 0].std() == pytest.approx(1 / math.sqrt(3), abs=0.1)
+    own = (actions == 0.25).all(-1)
+    assert 0.3 < own.float().mean() < 0.7
+    assert (actions.abs() <= 1).all() and actions[~own].std() == pytest.approx(1 / math.sqrt(3), abs=0.1)
     expected, _ = model.predict(torch.cat([states, actions], -1).flatten(0, 1))
     torch.testing.assert_close(mean, expected)
 
@@ -523,26 +544,26 @@ def test_planning_starts_in_three_kinds_of_states_and_ends_where_information_is_
 
     def watched_imagination(policy, dynamics, start, *settings):
         outcome = imagine_from(policy, dynamics, start, *settings)
-        imagined.append((start, outcome[0][3], dynamics.eig(*outcome[1:])))  # start, own, eig
+        imagined.append((start, dynamics.eig(*outcome[1:])))
         return outcome
 
-    def watched_returns(rewards, discounts, next_values, entropies, traces):
-        planned.append((discounts, traces))
-        return lambda_returns(rewards, discounts, next_values, entropies, traces)
+    def watched_returns(rewards, discounts, next_values, entropies, lam):
+        planned.append((discounts, lam))
+        return lambda_returns(rewards, discounts, next_values, entropies, lam)
 
     monkeypatch.setattr(mz, "imagine_from", watched_imagination)
     monkeypatch.setattr(mz, "lambda_returns", watched_returns)
     mz.main(short(gamma=0.9, lam=0.8))
     path = path_of(in_tmp / "runs" / "test")
     assert len(imagined) == len(planned) == 8  # steps 60 to 200
-    for step, (start, own, eig), (discounts, traces) in zip(range(60, 201, 20), imagined, planned, strict=True):
+    for step, (start, eig), (discounts, lam) in zip(range(60, 201, 20), imagined, planned, strict=True):
         places = start[:, :2].numpy()
         visited = (places[:, None] == path[:step]).all(-1).any(1)
         current = (places == path[step]).all(-1)
         assert current.sum() == 5 and (visited & ~current).sum() == 5 and (~visited & ~current).sum() == 5
         torch.testing.assert_close(discounts, 0.9 * (-eig).exp().view(4, 15))
-        torch.testing.assert_close(traces, 0.8 * own)
-    assert max(float(eig.max()) for _, _, eig in imagined) > 0.05
+        assert lam == 0.8
+    assert max(float(eig.max()) for _, eig in imagined) > 0.05
 
 
 def test_rewards_beyond_those_seen_are_not_believed(in_tmp, monkeypatch):
@@ -713,7 +734,14 @@ def test_tensorboard_and_pictures_hold_what_is_promised(in_tmp):
 FLAGS = {
     **{"maze": "open", "total_timesteps": 100, "reset_interval": 40, "action_repeat": 10, "jitter": 0.1},
     **{"seed": 1002, "warmup_steps": 80, "policy_interval": 40, "model_interval": 40, "rollouts": 30, "horizon": 5},
-    **{"start_noise": 0.1, "random_actions": 0.9, "planning_window": 1, "policy_updates": 3, "model_updates": 5},
+    **{
+        "start_noise": 0.1,
+        "input_noise": 0.1,
+        "random_actions": 0.9,
+        "planning_window": 1,
+        "policy_updates": 3,
+        "model_updates": 5,
+    },
     **{"eta": 0.1, "eta_decay": 0.1, "ensemble_size": 3, "model_width": 24, "model_features": 24},
     **{"model_scale": 1.4, "prior_scale": 3.0, "prior_size": 1.0, "model_lr": 1e-3, "model_batch": 24},
     **{"eig_noise": 0.5, "eig_threshold": 0.0, "policy_width": 24, "policy_features": 24, "policy_scale": 2.0},
