@@ -780,8 +780,6 @@ def check(args: Args) -> None:
     for name in ("model_scale", "prior_scale", "policy_scale", "temperature"):
         if getattr(args, name) == 0:
             refuse(f"--{name.replace('_', '-')} is 0, it must be larger")
-    if args.rollouts % 3:
-        refuse(f"--rollouts is {args.rollouts}, it must be a multiple of 3: there are three kinds of starts")
     if args.jitter > 0.25:
         refuse(f"--jitter is {args.jitter}, it must be at most 0.25: start and goal would touch walls")
     for name in ("total_timesteps", "reset_interval", "warmup_steps", "policy_interval", "model_interval"):
@@ -971,9 +969,10 @@ def main(args: Args) -> dict:
             if plans:
                 # Alg. 1, lines 7 and 8: K imagined trajectories of J steps, in random order: members take equal shares
                 third = args.rollouts // 3
+                here = args.rollouts - 2 * third
                 start = xs[torch.randint(count, (args.rollouts,), device=device), :state_dim]  # (K, S)
-                start[:third] = torch.as_tensor(state, device=device)
-                start[third : 2 * third] += args.start_noise * torch.randn_like(start[third : 2 * third])
+                start[:here] = torch.as_tensor(state, device=device)
+                start[here : here + third] += args.start_noise * torch.randn_like(start[here : here + third])
                 order = torch.randperm(args.rollouts, device=device)
                 start = start[order]
                 imagined, mean, var = imagine_from(policy, dynamics, start, args.horizon, args.random_actions)
@@ -993,7 +992,7 @@ def main(args: Args) -> dict:
                 alive = torch.cat([torch.ones_like(survival[:1]), survival[:-1].cumprod(0)])
                 alive = torch.rand_like(alive) < alive  # (J, K)
                 plannings = [*plannings, (states[alive], actions[alive], returns[alive])][-args.planning_window :]
-                undisplaced = alive & ((order < third) | (order >= 2 * third))
+                undisplaced = alive & ((order < here) | (order >= here + third))
                 in_walls.append(float(maze.inside_wall(next_states[undisplaced][:, :2].cpu().numpy()).mean()))
                 writer.add_scalar("charts/imagined_in_walls", in_walls[-1], step)
                 states, actions, returns = (torch.cat(column) for column in zip(*plannings, strict=True))

@@ -566,6 +566,11 @@ def test_planning_starts_in_three_kinds_of_states_and_ends_where_information_is_
     assert max(float(eig.max()) for _, eig in imagined) > 0.05
 
 
+@pytest.mark.parametrize("rollouts", [1, 16])
+def test_any_number_of_trajectories(in_tmp, rollouts):
+    assert mz.main(short(rollouts=rollouts, total_timesteps=100))["imagined_in_walls"] >= 0
+
+
 def test_rewards_beyond_those_seen_are_not_believed(in_tmp, monkeypatch):
     """pts has no bonus: with critics of value 0 and no reward seen, imagined returns are the entropies alone."""
     returns = []
@@ -833,7 +838,7 @@ def test_reset_interval_puts_the_ball_back(in_tmp):
         ({"action_repeat": 7}, "it must be a multiple of --action-repeat, 7"),
         ({"policy_interval": 7}, "--policy-interval is 7"),
         ({"model_interval": 7}, "--model-interval is 7"),
-        ({"rollouts": 16}, "--rollouts is 16, it must be a multiple of 3"),
+        ({"rollouts": 0}, "--rollouts is 0, it must be at least 1"),
         ({"gamma": 1.01}, "--gamma is 1.01, it must be at most 1"),
         ({"lam": 1.5}, "--lam is 1.5, it must be at most 1"),
         ({"tau": 2.0}, "--tau is 2.0, it must be at most 1"),
