@@ -125,6 +125,8 @@ class Args:
     """EIG up to which an outcome counts as known, in nats: many small gains must not outweigh a frontier"""
     inducing_points: int = 64
     """inducing points of the GP and of the deep kernel"""
+    gp_eig_noise: float = 1.2
+    """as eig_noise, for gp and dk: their prior is about as large as the targets, that of the ensemble prior_size times"""
     gp_lr: float = 0.05
     """learning rate of the hyper-parameters (gp, dk)"""
     gp_updates: int = 5
@@ -516,7 +518,7 @@ class MazeGP(SparseGP):
 
     def __init__(self, in_dim: int, out_dim: int, args: Args, features: nn.Module | None = None):
         super().__init__(in_dim, out_dim, args.inducing_points, args.gp_lr, features)
-        self.min_eig_var, self.threshold = args.eig_noise**2, args.eig_threshold
+        self.min_eig_var, self.threshold = args.gp_eig_noise**2, args.eig_threshold
 
     def advance(self, x: Tensor) -> Tensor:
         return self.sample(*self.predict(x))

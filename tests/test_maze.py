@@ -355,7 +355,7 @@ def test_eig_of_the_gp_falls_on_held_out_transitions(dynamics):
         x, y = free_motion(count)
         torch.manual_seed(0)
         features = mz.ResNetFeatures(6, 32) if dynamics == "dk" else None
-        model = mz.MazeGP(6, 5, mz.Args(eig_noise=0.3), features)
+        model = mz.MazeGP(6, 5, mz.Args(gp_eig_noise=0.3), features)
         model.fit(x, y + 0.01 * torch.randn_like(y), 50)
         known.append(model.eig(*model.predict(held_out)).mean())
     assert known[1] < 0.5 * known[0] and model.eig(*model.predict(away)).mean() > 3 * known[1]
@@ -753,7 +753,7 @@ FLAGS = {
     **{"policy_lr": 1e-2, "policy_batch": 24, "gamma": 0.5, "lam": 0.1, "tau": 0.5, "temperature": 0.1},
     **{"autotune": True, "dynamics": "dk", "bonus": "variance", "method": "pts"},
 }
-GP_FLAGS = {"inducing_points": 8, "gp_lr": 0.2, "gp_updates": 3}
+GP_FLAGS = {"inducing_points": 8, "gp_eig_noise": 0.5, "gp_lr": 0.2, "gp_updates": 3}
 OTHER_FLAGS = {"be_relabel", "stop_at_goal", "exp_name", "run_name", "cuda", "track", "capture_video", "save_model"}
 
 
