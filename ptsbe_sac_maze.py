@@ -126,7 +126,7 @@ class Args:
     inducing_points: int = 64
     """inducing points of the GP and of the deep kernel"""
     gp_eig_noise: float = 1.2
-    """as eig_noise, for gp and dk: their prior is about as large as the targets, that of the ensemble prior_size times"""
+    """as eig_noise, for gp and dk, whose prior is as large as the targets and not prior_size times as large"""
     gp_lr: float = 0.05
     """learning rate of the hyper-parameters (gp, dk)"""
     gp_updates: int = 5
