@@ -934,7 +934,7 @@ def main(args: Args) -> dict:
                     state, _ = env.reset()
                     maze.visit(state[:2])
 
-            if count % 10 == 0:
+            if count % 5 == 0:
                 writer.add_scalar("charts/coverage", maze.coverage(), step)
                 writer.add_scalar("charts/min_distance", min_distance, step)
             if time.time() > next_print:
@@ -1020,6 +1020,8 @@ def main(args: Args) -> dict:
         failure = str(error)
 
     wall_time = time.time() - start_time
+    writer.add_scalar("charts/coverage", maze.coverage(), step)
+    writer.add_scalar("charts/min_distance", min_distance, step)
     path = path[: step + 1]
     save_picture(writer, run_dir, "visits", draw(maze, path=path), step)
     np.savez_compressed(run_dir / "visits.npz", visits=maze.visits, path=path.astype(np.float32))

@@ -819,6 +819,11 @@ def test_goal_ends_the_run_or_starts_a_new_episode(in_tmp):
     assert max(event.value for event in lengths) <= 1000
 
 
+def test_the_shortest_run_logs_its_coverage(in_tmp):
+    result = mz.main(short(method="random", total_timesteps=5))
+    assert events(in_tmp / "runs" / "test").Scalars("charts/coverage")[-1].value == pytest.approx(result["coverage"])
+
+
 def test_reset_interval_puts_the_ball_back(in_tmp):
     mz.main(short(method="random", reset_interval=50))
     lengths = events(in_tmp / "runs" / "test").Scalars("charts/episodic_length")
