@@ -10,6 +10,7 @@ others.
 """
 
 import csv
+import fcntl
 import json
 import os
 import shutil
@@ -19,7 +20,7 @@ import sys
 import threading
 import time
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -162,29 +163,40 @@ class Run:
         return f"{self.experiment}/{self.label.replace('/', '__')}__{self.seed}"
 
 
+def key(row: dict[str, str]) -> tuple[str, str, str]:
+    return row["label"], row["seed"], row["flags"]
+
+
 @dataclass
 class Table:
-    """A CSV file that is read once and replaced atomically whenever rows are added."""
+    """A CSV file that is replaced atomically whenever rows are added; several sweeps may add to it."""
 
     path: Path
-    rows: list[dict[str, str]] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        if self.path.exists():
-            with self.path.open(newline="") as file:
-                self.rows = list(csv.DictReader(file))
+    def rows(self) -> list[dict[str, str]]:
+        if not self.path.exists():
+            return []
+        with self.path.open(newline="") as file:
+            return list(csv.DictReader(file))
 
-    def add(self, rows: list[dict]) -> None:
-        self.rows.extend({name: "" if value is None else str(value) for name, value in row.items()} for row in rows)
-        self.rows.sort(key=lambda row: (row["label"], int(row["seed"])))
-        columns = list(dict.fromkeys(name for row in self.rows for name in row))
+    def add(self, new: list[dict]) -> None:
+        """Add the rows of a run, in the place of those it may have left before."""
+        new = [{name: "" if value is None else str(value) for name, value in row.items()} for row in new]
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self.path.with_suffix(".tmp")
-        with temporary.open("w", newline="") as file:
-            writer = csv.DictWriter(file, columns, lineterminator="\n", restval="")
-            writer.writeheader()
-            writer.writerows(self.rows)
-        os.replace(temporary, self.path)
+        folder = os.open(self.path.parent, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)  # another sweep waits here until this one has replaced the file
+            rows = [row for row in self.rows() if key(row) not in map(key, new)] + new
+            rows.sort(key=lambda row: (row["label"], int(row["seed"])))
+            columns = list(dict.fromkeys(name for row in rows for name in row))
+            temporary = self.path.with_suffix(".tmp")
+            with temporary.open("w", newline="") as file:
+                writer = csv.DictWriter(file, columns, lineterminator="\n", restval="")
+                writer.writeheader()
+                writer.writerows(rows)
+            os.replace(temporary, self.path)
+        finally:
+            os.close(folder)
 
 
 class Workers:
@@ -282,7 +294,7 @@ def main(args: Args) -> int:
         return 2
     table = Table(args.results / f"{args.experiment}.csv")
     curves = Table(args.results / f"{args.experiment}_curves.csv")
-    finished = {(row["label"], row["seed"], row["flags"]) for row in table.rows}
+    finished = set(map(key, table.rows()))
     waiting = [run for run in runs if run.key not in finished]
     total, done, failed, start = len(runs), len(runs) - len(waiting), [], time.time()
 
@@ -290,7 +302,6 @@ def main(args: Args) -> int:
         directory = args.workdir / "runs" / run.name
         identity = {"label": run.label, "seed": run.seed, "flags": run.flags}
         read = read_curves(directory, experiment.curves, experiment.every)
-        curves.rows = [row for row in curves.rows if (row["label"], row["seed"], row["flags"]) != run.key]
         curves.add([{**identity, "tag": tag, "steps": s, "values": v} for tag, (s, v) in read.items()])
         table.add([{**identity, **flat_result(directory / "result.json")}])  # last: this row says that all is there
 

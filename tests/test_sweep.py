@@ -199,3 +199,15 @@ def test_maze_figures_from_what_the_sweep_left(tmp_path, monkeypatch, capsys):
     table = (tmp_path / "results" / "maze.md").read_text()
     assert "**Open** (cap 60 steps" in table and "| SAC | 0/1 | 60 [60, 60] | > 60 | 1.00 | 1 |" in table
     assert "Obstacles" not in table
+
+
+def test_two_sweeps_that_add_to_one_file_lose_nothing(tmp_path):
+    first, second = (sweep.Table(tmp_path / "results" / "rows.csv") for _ in range(2))
+    for table, seed in ((first, 1), (second, 2), (first, 3)):
+        table.add([{"label": "a", "seed": seed, "flags": "", "solved": None}])
+    second.add([{"label": "a", "seed": 1, "flags": "", "solved": True, "more": 5}])  # the same run again
+    assert [(row["seed"], row["solved"], row["more"]) for row in first.rows()] == [
+        ("1", "True", "5"),
+        ("2", "", ""),
+        ("3", "", ""),
+    ]
