@@ -404,6 +404,7 @@ class PriorEnsemble(nn.Module):
         return torch.cat([position, self.features(position), rest], -1), self.prior_features(position) @ self.prior
 
     def learned(self, code: Tensor, prior: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and log-variance, from the parts that are fixed: (M, N, code), (M, N, D) -> 2 x (M, N, D)."""
         mean, raw = self.networks(code).chunk(2, -1)
         mean = mean + self.linear(code[..., -4:]) + prior
         return mean, self.MIN_LOG_VAR + (self.MAX_LOG_VAR - self.MIN_LOG_VAR) * raw.sigmoid()
