@@ -87,13 +87,16 @@ class Args:
     """actions in an imagined trajectory, J"""
     start_noise: float = 0.3
     """how far replayed states are displaced, in m and m/s; further, and the critics learn what walls hide"""
+    lookahead: int = 8
+    """actions ahead over which the K trajectories from the present state are compared before every real action, the
+    first one of the best is taken; 0 acts with the policy, as Algorithm 1 is printed"""
     random_actions: float = 0.25
     """share of imagined actions that are uniform: without them the critics see the policy's actions alone"""
     planning_window: int = 4
     """last plannings whose imagined transitions train the policy"""
     policy_updates: int = 24
     """gradient steps on the policy in an update, G"""
-    model_updates: int = 60
+    model_updates: int = 40
     """gradient steps on the deep ensemble in an update, ten times as many in the first"""
     eta: float = 1.0
     """weight of the bonus, eta: a constant, so that the bonus fades as the model learns"""
@@ -121,7 +124,7 @@ class Args:
     it learns to come back to states that occur, and imagined balls no longer creep into walls"""
     eig_noise: float = 3.5
     """noise that the EIG assumes at least, in units of the targets' deviation: small disagreements count little"""
-    eig_threshold: float = 0.3
+    eig_threshold: float = 0.15
     """EIG up to which an outcome counts as known, in nats: many small gains must not outweigh a frontier"""
     inducing_points: int = 64
     """inducing points of the GP and of the deep kernel"""
@@ -138,7 +141,7 @@ class Args:
     """random Fourier features of the position in actor and critics"""
     policy_scale: float = 1.0
     """length-scale of these features in m"""
-    policy_lr: float = 1e-3
+    policy_lr: float = 3e-3
     """learning rate of actor, critics and temperature"""
     policy_batch: int = 256
     """transitions per gradient step"""
@@ -427,12 +430,13 @@ class PriorEnsemble(nn.Module):
         for step, (code, prior, target) in enumerate(zip(*batches, strict=True)):
             self.optimizer.param_groups[0]["lr"] = self.lr * (1 - step / steps)
             mean, log_var = self.learned(code, prior)  # (M, B, D) each
-            nll = log_var + (target - mean).square() * (-log_var).exp()
-            loss = (nll * log_var.detach().exp()).mean(1).sum()
+            error = (target - mean).square()
+            # the gradient of var * (log var + error / var), with the first var held fixed
+            loss = (error + log_var * (log_var.exp() - error).detach()).mean(1).sum()
             self.optimizer.zero_grad()
             loss.backward()
             self.optimizer.step()
-        return loss.item() / (2 * self.members)
+        return error.mean().item()
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -689,6 +693,37 @@ def lambda_returns(rewards: Tensor, discounts: Tensor, next_values: Tensor, entr
     return returns
 
 
+@torch.no_grad()
+def imagine(
+    policy: SAC,
+    dynamics: PriorEnsemble | MazeGP,
+    start: Tensor,
+    horizon: int,
+    lam: float,
+    eta: float,
+    seen: Tensor,
+    args: Args,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Alg. 1, lines 7 to 9: trajectories of J actions from the states start (K, S), and their returns.
+
+    Rewards beyond those seen are not believed. Returns states (J, K, S), actions, next states, returns (J, K) and
+    survival (J, K): a gain of information leaves exp(-EIG) of the possible worlds, and a trajectory in one of them
+    with that probability. Without it, a trajectory would gain the same information again and again.
+    """
+    (states, actions, log_probs, outcomes), mean, var = imagine_from(
+        policy, dynamics, start, horizon, args.random_actions
+    )
+    next_states = states + outcomes[..., :-1]
+    rewards = outcomes[..., -1].clamp(seen.min(), seen.max())
+    if eta:  # r = r^e + eta r^i
+        rewards = rewards + eta * getattr(dynamics, args.bonus)(mean, var).view_as(rewards)
+    survival = (-dynamics.eig(mean, var)).exp().view_as(rewards)
+    next_values = policy.value(next_states.flatten(0, 1)).view_as(rewards)
+    entropies = -policy.log_temperature.exp() * log_probs
+    returns = lambda_returns(rewards, args.gamma * survival, next_values, entropies, lam)
+    return states, actions, next_states, returns, survival
+
+
 # --------------------------------------------------------------------------------------------------------- pictures
 
 PIXELS = 64  # of a cell
@@ -773,7 +808,7 @@ def check(args: Args) -> None:
         refuse("--bonus error needs the real next state: use it with --method be, or choose eig, entropy or variance")
     for name, value in asdict(args).items():
         flag = f"--{name.replace('_', '-')}"
-        if type(value) is int and value < 1 and name not in ("seed", "warmup_steps"):
+        if type(value) is int and value < 1 and name not in ("seed", "warmup_steps", "lookahead"):
             refuse(f"{flag} is {value}, it must be at least 1")
         if type(value) in (int, float) and not 0 <= value < math.inf:
             refuse(f"{flag} is {value}, it must be a number from 0 up")
@@ -898,10 +933,17 @@ def main(args: Args) -> dict:
     next_print = time.time() + 0.5
     try:
         while step < args.total_timesteps:  # Alg. 1, line 2
+            eta = args.eta * args.eta_decay ** (step / 1000) if with_bonus else 0.0
             # Alg. 1, line 3: act
             state_tensor = torch.as_tensor(state, device=device)
             if args.method == "random" or step < args.warmup_steps:
                 action = env.action_space.sample()
+            elif plans and fitted and args.lookahead:
+                start = state_tensor.expand(args.rollouts, -1)
+                _, actions, _, returns, _ = imagine(
+                    policy, dynamics, start, args.lookahead, 1.0, eta, ys[:count, -1], args
+                )
+                action = actions[0, returns[0].argmax()].cpu().numpy()
             else:
                 action = policy.act(state_tensor[None])[0][0].cpu().numpy()
             for _ in range(args.action_repeat):
@@ -947,7 +989,6 @@ def main(args: Args) -> dict:
 
             if step < args.warmup_steps or args.method == "random":  # Alg. 1, line 5
                 continue
-            eta = args.eta * args.eta_decay ** (step / 1000)
 
             # Alg. 1, lines 14 to 18. The model comes first, so that the first planning has one.
             if needs_model and count * args.action_repeat % args.model_interval == 0:
@@ -978,20 +1019,9 @@ def main(args: Args) -> dict:
                 start[here : here + third] += args.start_noise * torch.randn_like(start[here : here + third])
                 order = torch.randperm(args.rollouts, device=device)
                 start = start[order]
-                imagined, mean, var = imagine_from(policy, dynamics, start, args.horizon, args.random_actions)
-                states, actions, log_probs, outcomes = imagined
-                next_states = states + outcomes[..., :-1]  # (J, K, S)
-                # Alg. 1, line 9: r = r^e + eta r^i; rewards beyond those seen are not believed
-                seen = ys[:count, -1]
-                rewards = outcomes[..., -1].clamp(seen.min(), seen.max())  # (J, K)
-                if with_bonus:
-                    rewards = rewards + eta * getattr(dynamics, args.bonus)(mean, var).view_as(rewards)
-                # A gain of information leaves exp(-EIG) of the possible worlds, and this trajectory in one of them with
-                # that probability. Without it, a trajectory would gain the same information again and again.
-                survival = (-dynamics.eig(mean, var)).exp().view_as(rewards)  # (J, K)
-                next_values = policy.value(next_states.flatten(0, 1)).view_as(rewards)
-                entropies = -policy.log_temperature.exp().detach() * log_probs
-                returns = lambda_returns(rewards, args.gamma * survival, next_values, entropies, args.lam)
+                states, actions, next_states, returns, survival = imagine(
+                    policy, dynamics, start, args.horizon, args.lam, eta, ys[:count, -1], args
+                )
                 alive = torch.cat([torch.ones_like(survival[:1]), survival[:-1].cumprod(0)])
                 alive = torch.rand_like(alive) < alive  # (J, K)
                 plannings = [*plannings, (states[alive], actions[alive], returns[alive])][-args.planning_window :]
@@ -1002,17 +1032,17 @@ def main(args: Args) -> dict:
                 for index in torch.randint(len(states), (args.policy_updates, args.policy_batch), device=device):
                     policy.update(states[index], actions[index], returns[index])  # Alg. 1, lines 10 to 12
             else:  # the same number of updates on real transitions
+                rewards = ys[:count, -1]
+                if with_bonus and args.be_relabel:
+                    outcome = (ys[:count],) if args.bonus == "error" else ()
+                    rewards = rewards + eta * getattr(dynamics, args.bonus)(*dynamics.predict(xs[:count]), *outcome)
+                elif with_bonus:
+                    rewards = rewards + eta * stored_bonus[:count]
                 for index in torch.randint(count, (args.policy_updates, args.policy_batch), device=device):
-                    x, y = xs[index], ys[index]  # (B, S + A), (B, S + 1)
-                    states, actions = x.split((state_dim, action_dim), -1)
-                    rewards = y[:, -1]
-                    if with_bonus and args.be_relabel:
-                        outcome = (y,) if args.bonus == "error" else ()
-                        rewards = rewards + eta * getattr(dynamics, args.bonus)(*dynamics.predict(x), *outcome)
-                    elif with_bonus:
-                        rewards = rewards + eta * stored_bonus[index]
-                    next_values = policy.value(states + y[:, :-1])
-                    policy.update(states, actions, rewards + args.gamma * (1 - terminations[index]) * next_values)
+                    states, actions = xs[index].split((state_dim, action_dim), -1)  # (B, S), (B, A)
+                    next_values = policy.value(states + ys[index, :-1])
+                    discounts = args.gamma * (1 - terminations[index])
+                    policy.update(states, actions, rewards[index] + discounts * next_values)
             losses = policy.last_losses()
             require_finite(losses, step)
             for name, value in losses.items():

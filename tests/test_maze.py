@@ -553,7 +553,7 @@ def test_planning_starts_in_three_kinds_of_states_and_ends_where_information_is_
 
     monkeypatch.setattr(mz, "imagine_from", watched_imagination)
     monkeypatch.setattr(mz, "lambda_returns", watched_returns)
-    mz.main(short(gamma=0.9, lam=0.8))
+    mz.main(short(gamma=0.9, lam=0.8, lookahead=0))
     path = path_of(in_tmp / "runs" / "test")
     assert len(imagined) == len(planned) == 8  # steps 60 to 200
     for step, (start, eig), (discounts, lam) in zip(range(60, 201, 20), imagined, planned, strict=True):
@@ -569,6 +569,34 @@ def test_planning_starts_in_three_kinds_of_states_and_ends_where_information_is_
 @pytest.mark.parametrize("rollouts", [1, 16])
 def test_any_number_of_trajectories(in_tmp, rollouts):
     assert mz.main(short(rollouts=rollouts, total_timesteps=100))["imagined_in_walls"] >= 0
+
+
+def test_the_ball_takes_the_first_action_of_the_best_trajectory(in_tmp, monkeypatch):
+    """From its present state, over the stated number of actions, with the value of the last state at the end."""
+    imagine, make_env, calls, taken = mz.imagine, mz.make_env, [], []
+
+    def watched_imagination(policy, dynamics, start, horizon, lam, *settings):
+        outcome = imagine(policy, dynamics, start, horizon, lam, *settings)
+        if horizon == 3:
+            calls.append((start, lam, outcome[1][0], outcome[3][0]))
+        return outcome
+
+    def watched_env(*args, **kwargs):
+        env = make_env(*args, **kwargs)
+        step = env.step
+        env.step = lambda action: taken.append(action) or step(action)
+        return env
+
+    monkeypatch.setattr(mz, "imagine", watched_imagination)
+    monkeypatch.setattr(mz, "make_env", watched_env)
+    mz.main(short(lookahead=3))
+    path = path_of(in_tmp / "runs" / "test")
+    assert len(calls) == 28  # steps 60 to 200, each action is held for five
+    for step, (start, lam, actions, returns) in zip(range(60, 200, 5), calls, strict=True):
+        assert start.shape == (15, 4) and lam == 1
+        assert (start[:, :2].numpy() == path[step]).all()
+        assert returns.max() > returns.min()
+        np.testing.assert_array_equal(taken[step], actions[returns == returns.max()][0].numpy())
 
 
 def test_rewards_beyond_those_seen_are_not_believed(in_tmp, monkeypatch):
@@ -740,6 +768,7 @@ FLAGS = {
     **{"maze": "open", "total_timesteps": 100, "reset_interval": 40, "action_repeat": 10, "jitter": 0.1},
     **{"seed": 1002, "warmup_steps": 80, "policy_interval": 40, "model_interval": 40, "rollouts": 30, "horizon": 5},
     **{
+        "lookahead": 0,
         "start_noise": 0.1,
         "input_noise": 0.1,
         "random_actions": 0.9,
@@ -844,6 +873,7 @@ def test_reset_interval_puts_the_ball_back(in_tmp):
         ({"policy_interval": 7}, "--policy-interval is 7"),
         ({"model_interval": 7}, "--model-interval is 7"),
         ({"rollouts": 0}, "--rollouts is 0, it must be at least 1"),
+        ({"lookahead": -1}, "--lookahead is -1, it must be a number from 0 up"),
         ({"gamma": 1.01}, "--gamma is 1.01, it must be at most 1"),
         ({"lam": 1.5}, "--lam is 1.5, it must be at most 1"),
         ({"tau": 2.0}, "--tau is 2.0, it must be at most 1"),
