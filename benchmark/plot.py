@@ -288,10 +288,24 @@ def maze_row(name: str, rows: list[dict[str, str]], reference: list[dict[str, st
     return "| " + " | ".join(cells) + " |"
 
 
+def maze_overview(results: dict[str, list[dict[str, str]]]) -> list[str]:
+    """The table of the README: runs that arrived, and restricted mean steps."""
+    text = [f"| | {' | '.join(MAZES.values())} |", "|---" * (1 + len(MAZES)) + "|"]
+    for label, (name, *_) in MAZE.items():
+        cells = []
+        for key in MAZES:
+            steps, reached = arrivals(results.get(f"{label}/{key}", []))
+            cells.append(f"{reached.sum()}/{len(steps)}, {steps.mean():.0f}" if len(steps) else "")
+        if any(cells):
+            text.append(f"| {name} | {' | '.join(cells)} |")
+    return text
+
+
 def maze(args: Args) -> None:
     results, curves = (read_rows(args.results / f"maze{end}.csv") for end in ("", "_curves"))
-    if (args.results / "maze_models.csv").exists():
-        results |= read_rows(args.results / "maze_models.csv")
+    for more in ("maze_models", "maze_full"):
+        if (args.results / f"{more}.csv").exists():
+            results |= read_rows(args.results / f"{more}.csv")
     figure, axes = plt.subplots(2, 2, figsize=(11, 8), sharex=True, sharey=True, layout="constrained")
     lines, text = {}, []
     for axis, (key, title) in zip(axes.flat, MAZES.items(), strict=True):
@@ -314,7 +328,16 @@ def maze(args: Args) -> None:
         axis.set_ylabel("probability of having reached the goal by t")
     figure.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=4, fontsize=9)
     save(figure, args.figures / "maze.png")
-    table = "\n".join(text).strip() + "\n"
+    text += ["\n**Imagined states inside walls** (U Shape; the last ten plannings of a run, median and quartiles)\n"]
+    for label, title in (
+        ("pts-be/u-shape", "runs that end at the goal"),
+        ("pts-be-full/u-shape", "runs of 5000 steps"),
+    ):
+        shares = [100 * float(row["imagined_in_walls"]) for row in results.get(label, []) if row["imagined_in_walls"]]
+        if shares:
+            low, middle, high = np.quantile(shares, [0.25, 0.5, 0.75])
+            text.append(f"- {title}: {middle:.1f} % [{low:.1f}, {high:.1f}], {len(shares)} runs")
+    table = "\n".join([*maze_overview(results), *text]) + "\n"
     (args.results / "maze.md").write_text(table)
     print(table)
     maze_visits(args, curves)

@@ -85,6 +85,13 @@ MAZE = {
     "pts-be": "--method pts-be",
 }
 MAZE_MODELS = {"pts-be-gp": "--method pts-be --dynamics gp", "pts-be-dk": "--method pts-be --dynamics dk"}
+MAZE_ABLATIONS = {  # PTS-BE without one of its parts
+    "no-lookahead": "--lookahead 0",
+    "no-dead-zone": "--eig-threshold 0",
+    "no-input-noise": "--input-noise 0",
+    "no-random-actions": "--random-actions 0",
+    "k16-j64": "--rollouts 16 --horizon 64",
+}
 
 EXPERIMENTS = {
     "mountaincar": Experiment(
@@ -120,6 +127,23 @@ EXPERIMENTS = {
             f"{name}/{maze}": f"{flags} --maze {maze}"
             for maze in ("u-shape", "double-u-shape")
             for name, flags in MAZE_MODELS.items()
+        },
+        seeds=tuple(range(1, 11)),
+        curves=("charts/coverage",),
+        every=100,
+    ),
+    "maze_full": Experiment(
+        script="ptsbe_sac_maze.py",
+        variants={"pts-be-full/u-shape": "--maze u-shape --no-stop-at-goal"},
+        curves=("charts/imagined_in_walls", "bonus/eig"),
+        every=100,
+    ),
+    "maze_ablations": Experiment(
+        script="ptsbe_sac_maze.py",
+        variants={
+            f"{name}/{maze}": f"{flags} --maze {maze}"
+            for maze in ("double-u-shape", "obstacles")
+            for name, flags in MAZE_ABLATIONS.items()
         },
         seeds=tuple(range(1, 11)),
         curves=("charts/coverage",),

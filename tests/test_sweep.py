@@ -198,7 +198,14 @@ def test_maze_figures_from_what_the_sweep_left(tmp_path, monkeypatch, capsys):
         assert (tmp_path / "figures" / f"{name}.png").stat().st_size > 20_000
     table = (tmp_path / "results" / "maze.md").read_text()
     assert "**Open** (cap 60 steps" in table and "| SAC | 0/1 | 60 [60, 60] | > 60 | 1.00 | 1 |" in table
-    assert "Obstacles" not in table
+    assert "| SAC | 0/1, 60 |  |  |  |" in table and "**Obstacles**" not in table
+
+
+def test_the_readme_states_what_the_results_say():
+    results = plot.read_rows(sweep.ROOT / "benchmark" / "results" / "maze.csv")
+    readme = (sweep.ROOT / "README.md").read_text()
+    assert len(lines := plot.maze_overview(results)) > 4
+    assert [line for line in lines if line not in readme] == []
 
 
 def test_two_sweeps_that_add_to_one_file_lose_nothing(tmp_path):
