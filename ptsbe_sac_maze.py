@@ -96,7 +96,7 @@ class Args:
     """last plannings whose imagined transitions train the policy"""
     policy_updates: int = 24
     """gradient steps on the policy in an update, G"""
-    model_updates: int = 30
+    model_updates: int = 40
     """gradient steps on the deep ensemble in an update, ten times as many in the first"""
     eta: float = 1.0
     """weight of the bonus, eta: a constant, so that the bonus fades as the model learns"""
