@@ -78,7 +78,7 @@ MAZES = ("open", "u-shape", "double-u-shape", "obstacles")
 BE_MAZE = "--method be --eig-threshold 0 --eig-noise 1 --temperature 0.02 --gamma 0.985"
 MAZE = {
     "random": "--method random",
-    "sac": "--method sac --autotune --temperature 0.2",
+    "sac": "--method sac --autotune --temperature 0.2 --policy-lr 1e-3",
     "be-stored": f"{BE_MAZE} --no-be-relabel",
     "be-relabelled": f"{BE_MAZE} --be-relabel",
     "pts": "--method pts",

@@ -566,6 +566,13 @@ def test_planning_starts_in_three_kinds_of_states_and_ends_where_information_is_
     assert max(float(eig.max()) for _, eig in imagined) > 0.05
 
 
+def test_the_control_without_bonus_does_not_know_the_eig(in_tmp, monkeypatch):
+    discounts, lambda_returns = [], mz.lambda_returns
+    monkeypatch.setattr(mz, "lambda_returns", lambda *columns: discounts.append(columns[1]) or lambda_returns(*columns))
+    mz.main(short(method="pts", gamma=0.9))
+    assert len(discounts) > 30 and all((discount == 0.9).all() for discount in discounts)
+
+
 @pytest.mark.parametrize("rollouts", [1, 16])
 def test_any_number_of_trajectories(in_tmp, rollouts):
     assert mz.main(short(rollouts=rollouts, total_timesteps=100))["imagined_in_walls"] >= 0
