@@ -75,7 +75,7 @@ UNICHAIN = {
 
 MAZES = ("open", "u-shape", "double-u-shape", "obstacles")
 # what did best on seeds 1001 and up; at the threshold of PTS-BE, visited transitions have no EIG and BE would be SAC
-BE_MAZE = "--method be --eig-threshold 0 --eig-noise 1 --temperature 0.02 --gamma 0.985"
+BE_MAZE = "--method be --eig-threshold 0 --eig-noise 1 --eta 5 --temperature 0.1 --gamma 0.985"
 MAZE = {
     "random": "--method random",
     "sac": "--method sac --autotune --temperature 0.2 --policy-lr 1e-3",
