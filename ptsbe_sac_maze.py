@@ -940,7 +940,7 @@ def main(args: Args) -> dict:
             state_tensor = torch.as_tensor(state, device=device)
             if args.method == "random" or step < args.warmup_steps:
                 action = env.action_space.sample()
-            elif plans and fitted and args.lookahead:
+            elif plans and fitted and args.lookahead:  # the first action of the best of K trajectories from here
                 start = state_tensor.expand(args.rollouts, -1)
                 _, actions, _, returns, _ = imagine(
                     policy, dynamics, start, args.lookahead, 1.0, eta, ys[:count, -1], args
