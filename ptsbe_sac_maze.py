@@ -694,7 +694,7 @@ def lambda_returns(rewards: Tensor, discounts: Tensor, next_values: Tensor, entr
 
 
 @torch.no_grad()
-def imagine(
+def plan(
     policy: SAC,
     dynamics: PriorEnsemble | MazeGP,
     start: Tensor,
@@ -942,7 +942,7 @@ def main(args: Args) -> dict:
                 action = env.action_space.sample()
             elif plans and fitted and args.lookahead:  # the first action of the best of K trajectories from here
                 start = state_tensor.expand(args.rollouts, -1)
-                _, actions, _, returns, _ = imagine(
+                _, actions, _, returns, _ = plan(
                     policy, dynamics, start, args.lookahead, 1.0, eta, ys[:count, -1], args
                 )
                 action = actions[0, returns[0].argmax()].cpu().numpy()
@@ -1021,7 +1021,7 @@ def main(args: Args) -> dict:
                 start[here : here + third] += args.start_noise * torch.randn_like(start[here : here + third])
                 order = torch.randperm(args.rollouts, device=device)
                 start = start[order]
-                states, actions, next_states, returns, survival = imagine(
+                states, actions, next_states, returns, survival = plan(
                     policy, dynamics, start, args.horizon, args.lam, eta, ys[:count, -1], args
                 )
                 alive = torch.cat([torch.ones_like(survival[:1]), survival[:-1].cumprod(0)])

@@ -580,10 +580,10 @@ def test_any_number_of_trajectories(in_tmp, rollouts):
 
 def test_the_ball_takes_the_first_action_of_the_best_trajectory(in_tmp, monkeypatch):
     """From its present state, over the stated number of actions, with the value of the last state at the end."""
-    imagine, make_env, calls, taken = mz.imagine, mz.make_env, [], []
+    plan, make_env, calls, taken = mz.plan, mz.make_env, [], []
 
-    def watched_imagination(policy, dynamics, start, horizon, lam, *settings):
-        outcome = imagine(policy, dynamics, start, horizon, lam, *settings)
+    def watched_plan(policy, dynamics, start, horizon, lam, *settings):
+        outcome = plan(policy, dynamics, start, horizon, lam, *settings)
         if horizon == 3:
             calls.append((start, lam, outcome[1][0], outcome[3][0]))
         return outcome
@@ -594,7 +594,7 @@ def test_the_ball_takes_the_first_action_of_the_best_trajectory(in_tmp, monkeypa
         env.step = lambda action: taken.append(action) or step(action)
         return env
 
-    monkeypatch.setattr(mz, "imagine", watched_imagination)
+    monkeypatch.setattr(mz, "plan", watched_plan)
     monkeypatch.setattr(mz, "make_env", watched_env)
     mz.main(short(lookahead=3))
     path = path_of(in_tmp / "runs" / "test")
