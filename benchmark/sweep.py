@@ -93,6 +93,17 @@ MAZE_ABLATIONS = {  # PTS-BE without one of its parts
     "k16-j64": "--rollouts 16 --horizon 64",
 }
 
+
+def maze_experiment(methods: dict[str, str], mazes: tuple[str, ...], seeds: int = 20) -> Experiment:
+    return Experiment(
+        script="ptsbe_sac_maze.py",
+        variants={f"{name}/{maze}": f"{flags} --maze {maze}" for maze in mazes for name, flags in methods.items()},
+        seeds=tuple(range(1, seeds + 1)),
+        curves=("charts/coverage",),
+        every=100,
+    )
+
+
 EXPERIMENTS = {
     "mountaincar": Experiment(
         script="ptsbe_ppo_mountaincar.py",
@@ -115,38 +126,13 @@ EXPERIMENTS = {
         curves=("charts/coverage", "charts/cumulative_reward"),
         every=5,
     ),
-    "maze": Experiment(
-        script="ptsbe_sac_maze.py",
-        variants={f"{name}/{maze}": f"{flags} --maze {maze}" for maze in MAZES for name, flags in MAZE.items()},
-        curves=("charts/coverage",),
-        every=100,
-    ),
-    "maze_models": Experiment(
-        script="ptsbe_sac_maze.py",
-        variants={
-            f"{name}/{maze}": f"{flags} --maze {maze}"
-            for maze in ("u-shape", "double-u-shape")
-            for name, flags in MAZE_MODELS.items()
-        },
-        seeds=tuple(range(1, 11)),
-        curves=("charts/coverage",),
-        every=100,
-    ),
+    "maze": maze_experiment(MAZE, MAZES),
+    "maze_models": maze_experiment(MAZE_MODELS, ("u-shape", "double-u-shape"), 10),
+    "maze_ablations": maze_experiment(MAZE_ABLATIONS, ("double-u-shape", "obstacles"), 10),
     "maze_full": Experiment(
         script="ptsbe_sac_maze.py",
         variants={"pts-be-full/u-shape": "--maze u-shape --no-stop-at-goal"},
         curves=("charts/imagined_in_walls", "bonus/eig"),
-        every=100,
-    ),
-    "maze_ablations": Experiment(
-        script="ptsbe_sac_maze.py",
-        variants={
-            f"{name}/{maze}": f"{flags} --maze {maze}"
-            for maze in ("double-u-shape", "obstacles")
-            for name, flags in MAZE_ABLATIONS.items()
-        },
-        seeds=tuple(range(1, 11)),
-        curves=("charts/coverage",),
         every=100,
     ),
 }
