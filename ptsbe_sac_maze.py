@@ -707,19 +707,20 @@ def plan(
     """Alg. 1, lines 7 to 9: trajectories of J actions from the states start (K, S), and their returns.
 
     Rewards beyond those seen are not believed. Returns states (J, K, S), actions, next states, returns (J, K) and
-    survival (J, K): a gain of information leaves exp(-EIG) of the possible worlds, and a trajectory in one of them
-    with that probability. Without it, a trajectory would gain the same information again and again. Without a bonus
-    it is 1: where values are negative, an early end is a reward, and EIG would act in the control.
+    survival (J, K), the probability that a trajectory goes on. It ends at the goal, where the reward is 1. With a
+    bonus, a gain of information leaves exp(-EIG) of the possible worlds, and a trajectory is in one of them with that
+    probability; otherwise it would gain the same information again and again. Without a bonus EIG must not act: where
+    values are negative, an early end is a reward.
     """
     (states, actions, log_probs, outcomes), mean, var = imagine_from(
         policy, dynamics, start, horizon, args.random_actions
     )
     next_states = states + outcomes[..., :-1]
     rewards = outcomes[..., -1].clamp(seen.min(), seen.max())
-    survival = torch.ones_like(rewards)
+    survival = 1 - rewards
     if eta:  # r = r^e + eta r^i
         rewards = rewards + eta * getattr(dynamics, args.bonus)(mean, var).view_as(rewards)
-        survival = (-dynamics.eig(mean, var)).exp().view_as(rewards)
+        survival = survival * (-dynamics.eig(mean, var)).exp().view_as(rewards)
     next_values = policy.value(next_states.flatten(0, 1)).view_as(rewards)
     entropies = -policy.log_temperature.exp() * log_probs
     returns = lambda_returns(rewards, args.gamma * survival, next_values, entropies, lam)

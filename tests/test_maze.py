@@ -606,6 +606,34 @@ def test_the_ball_takes_the_first_action_of_the_best_trajectory(in_tmp, monkeypa
         np.testing.assert_array_equal(taken[step], actions[returns == returns.max()][0].numpy())
 
 
+class Corridor:
+    """A known world: every action moves the ball by 1 m, and the goal lies at 3 m."""
+
+    def advance(self, x):
+        y = torch.zeros(len(x), 5)
+        y[:, 0], y[:, -1] = 1, (x[:, 0] == 2).float()
+        return y
+
+    def predict(self, x):
+        return torch.zeros(5, len(x), 5), torch.ones(5, len(x), 5)
+
+    def eig(self, mean, var):
+        return torch.zeros(mean.shape[1])
+
+
+@pytest.mark.parametrize("eta", [0.0, 1.0])
+def test_imagined_trajectories_end_at_the_goal(monkeypatch, eta):
+    args = mz.Args(gamma=0.5, temperature=1e-20)
+    monkeypatch.setattr(mz.SAC, "value", lambda self, state: torch.full((len(state),), 8.0))
+    *_, returns, survival = mz.plan(
+        mz.SAC(2, args), Corridor(), torch.zeros(2, 4), 5, 1.0, eta, torch.tensor([0.0, 1.0]), args
+    )
+    column = torch.tensor([[1.0], [1.0], [0.0], [1.0], [1.0]])
+    torch.testing.assert_close(survival, column.expand(5, 2))
+    column = torch.tensor([[0.25], [0.5], [1.0], [2.0], [4.0]])  # what lies beyond the goal counts only from there
+    torch.testing.assert_close(returns, column.expand(5, 2))
+
+
 def test_rewards_beyond_those_seen_are_not_believed(in_tmp, monkeypatch):
     """pts has no bonus: with critics of value 0 and no reward seen, imagined returns are the entropies alone."""
     returns = []
