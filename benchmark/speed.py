@@ -106,24 +106,25 @@ def svgp_rows() -> list[tuple[str, str, np.ndarray]]:
 
 
 class NoMaze(gym.Env):
-    """An environment of the mazes' sizes that costs nothing, to fill a replay buffer."""
+    """An environment with as many observations as our networks have inputs, which costs nothing: it fills a buffer."""
 
-    observation_space = gym.spaces.Box(-np.inf, np.inf, (4,), np.float32)
-    action_space = gym.spaces.Box(-1, 1, (2,), np.float32)
+    def __init__(self, size: int):
+        self.observation_space = gym.spaces.Box(-np.inf, np.inf, (size,), np.float32)
+        self.action_space = gym.spaces.Box(-1, 1, (2,), np.float32)
 
     def reset(self, seed: int | None = None, options: dict | None = None):
         super().reset(seed=seed)
-        return np.zeros(4, np.float32), {}
+        return np.zeros(self.observation_space.shape, np.float32), {}
 
     def step(self, action: np.ndarray):
-        return self.np_random.standard_normal(4, np.float32), 0.0, False, False, {}
+        return self.np_random.standard_normal(self.observation_space.shape, np.float32), 0.0, False, False, {}
 
 
 def sac_rows() -> list[tuple[str, str, np.ndarray]]:
     """Gradient steps of critics, actor and temperature on mini-batches drawn from 2000 transitions, targets included.
 
-    Both have two hidden layers of the same width. Ours see Fourier features of the state, theirs its 4 numbers, so that
-    their first layer is smaller.
+    All layers of both have the same sizes. The inputs are Fourier features, which ours computes from the state and
+    theirs is given.
     """
     rows = []
     for width, batch in ((64, 256), (256, 256)):
@@ -131,11 +132,12 @@ def sac_rows() -> list[tuple[str, str, np.ndarray]]:
         ours = ptsbe_sac_maze.SAC(2, args)
         size = {"policy_kwargs": {"net_arch": [width, width]}, "batch_size": batch, "buffer_size": 2000}
         untrained = {"learning_starts": 10**9, "train_freq": (2000, "step"), "device": "cpu"}
-        theirs = stable_baselines3.SAC("MlpPolicy", NoMaze(), **size, **untrained)
+        theirs = stable_baselines3.SAC("MlpPolicy", NoMaze(args.policy_features + 2), **size, **untrained)
         theirs.learn(2000)  # fills the buffer, no gradient steps
         memory = theirs.replay_buffer
         columns = (memory.observations, memory.actions, memory.rewards, memory.next_observations, memory.dones)
         data = [torch.as_tensor(column).squeeze() for column in columns]  # one environment
+        data[0], data[3] = data[0][:, :4].contiguous(), data[3][:, :4].contiguous()  # states and next states
 
         def our_steps(ours=ours, data=data, args=args) -> None:
             for index in torch.randint(2000, (20, args.policy_batch)):
