@@ -234,6 +234,14 @@ MAZE = {  # label -> name, colour, line
 }
 MAZES = {"open": "Open", "u-shape": "U Shape", "double-u-shape": "Double U Shape", "obstacles": "Obstacles"}
 HEAT_MAPS = ("sac", "be-relabelled", "pts", "pts-be")  # the paper's four
+MAZE_ABLATIONS = {
+    "pts-be": "all of it",
+    "no-lookahead": "no look-ahead",
+    "no-dead-zone": "no dead zone of the EIG",
+    "no-input-noise": "no noise on the model's inputs",
+    "no-random-actions": "no random imagined actions",
+    "k16-j64": "K = 16, J = 64",
+}
 
 
 def arrivals(rows: list[dict[str, str]]) -> tuple[np.ndarray, np.ndarray]:
@@ -301,9 +309,43 @@ def maze_overview(results: dict[str, list[dict[str, str]]]) -> list[str]:
     return text
 
 
+def maze_ablations(results: dict[str, list[dict[str, str]]]) -> list[str]:
+    """PTS-BE without one of its parts, and with all of them on the same seeds."""
+    mazes = {key: name for key, name in MAZES.items() if f"no-lookahead/{key}" in results}
+    if not mazes:
+        return []
+    seeds = {row["seed"] for key in mazes for row in results[f"no-lookahead/{key}"]}
+    text = [
+        f"\n**PTS-BE without one of its parts** ({len(seeds)} seeds; arrived, restricted mean steps, p of log-rank)\n"
+    ]
+    text += [f"| | {' | '.join(mazes.values())} |", "|---" * (1 + len(mazes)) + "|"]
+    for label, name in MAZE_ABLATIONS.items():
+        cells = []
+        for key in mazes:
+            whole = arrivals([row for row in results[f"pts-be/{key}"] if row["seed"] in seeds])
+            steps, reached = arrivals([row for row in results[f"{label}/{key}"] if row["seed"] in seeds])
+            p = "" if label == "pts-be" else f", p = {log_rank(*whole, steps, reached):.2g}"
+            cells.append(f"{reached.sum()}/{len(steps)}, {steps.mean():.0f}{p}")
+        text.append(f"| {name} | {' | '.join(cells)} |")
+    return text
+
+
+def maze_walls(results: dict[str, list[dict[str, str]]]) -> list[str]:
+    text = ["\n**Imagined states inside walls** (U Shape; the last ten plannings of a run, median and quartiles)\n"]
+    for label, title in (("pts-be", "runs that end at the goal"), ("pts-be-full", "runs of 5000 steps")):
+        rows = results.get(f"{label}/u-shape", [])
+        shares = [100 * float(row["imagined_in_walls"]) for row in rows if row["imagined_in_walls"]]
+        if shares:
+            low, middle, high = np.quantile(shares, [0.25, 0.5, 0.75])
+            text.append(
+                f"- {title}: {middle:.1f} % [{low:.1f}, {high:.1f}], at most {max(shares):.1f} %, {len(shares)} runs"
+            )
+    return text
+
+
 def maze(args: Args) -> None:
     results, curves = (read_rows(args.results / f"maze{end}.csv") for end in ("", "_curves"))
-    for more in ("maze_models", "maze_full"):
+    for more in ("maze_models", "maze_full", "maze_ablations"):
         if (args.results / f"{more}.csv").exists():
             results |= read_rows(args.results / f"{more}.csv")
     figure, axes = plt.subplots(2, 2, figsize=(11, 8), sharex=True, sharey=True, layout="constrained")
@@ -328,16 +370,7 @@ def maze(args: Args) -> None:
         axis.set_ylabel("probability of having reached the goal by t")
     figure.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=4, fontsize=9)
     save(figure, args.figures / "maze.png")
-    text += ["\n**Imagined states inside walls** (U Shape; the last ten plannings of a run, median and quartiles)\n"]
-    for label, title in (
-        ("pts-be/u-shape", "runs that end at the goal"),
-        ("pts-be-full/u-shape", "runs of 5000 steps"),
-    ):
-        shares = [100 * float(row["imagined_in_walls"]) for row in results.get(label, []) if row["imagined_in_walls"]]
-        if shares:
-            low, middle, high = np.quantile(shares, [0.25, 0.5, 0.75])
-            text.append(f"- {title}: {middle:.1f} % [{low:.1f}, {high:.1f}], {len(shares)} runs")
-    table = "\n".join([*maze_overview(results), *text]) + "\n"
+    table = "\n".join([*maze_overview(results), *text, *maze_ablations(results), *maze_walls(results)]) + "\n"
     (args.results / "maze.md").write_text(table)
     print(table)
     maze_visits(args, curves)

@@ -13,14 +13,16 @@ import csv
 import fcntl
 import json
 import os
+import runpy
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 import time
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Annotated
 
@@ -209,48 +211,60 @@ class Table:
             os.close(folder)
 
 
+def run_script(script: Path, flags: list[str], workdir: Path, log: Path) -> None:
+    """The command `python script flags`, in a process that has imported torch already."""
+    os.setsid()  # an interruption reaches the sweep alone, which then ends its runs
+    os.chdir(workdir)
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    for stream in (1, 2):
+        os.dup2(file, stream)
+    sys.argv = [str(script), *flags]
+    sys.path[0] = str(script.parent)
+    runpy.run_path(str(script), run_name="__main__")
+
+
 class Workers:
-    """Starts runs as processes of their own, so that an interruption can end them."""
+    """Runs as processes of their own, so that an interruption can end them.
+
+    They are forked by a server that imports torch once, which takes longer than a short run.
+    """
+
+    PRELOAD = ("torch", "torch._dynamo", "torch.utils.tensorboard", "gymnasium", "tyro")
 
     def __init__(self, workdir: Path):
         self.workdir = workdir
-        self.processes: set[subprocess.Popen] = set()
+        self.processes: set[BaseProcess] = set()
         self.lock = threading.Lock()
         self.stopped = False
+        os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        self.server = get_context("forkserver")
+        self.server.set_forkserver_preload(["__main__", *self.PRELOAD])
 
     def execute(self, run: Run) -> None:
         directory = self.workdir / "runs" / run.name
         if directory.exists():
             shutil.rmtree(directory)  # left by an interrupted run: its events must not mix with the new ones
         directory.mkdir(parents=True)
-        command = [sys.executable, str(ROOT / run.script), *run.flags.split()]
-        command += ["--seed", str(run.seed), "--run-name", run.name]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-        with (directory / "log.txt").open("w") as log:
-            with self.lock:
-                if self.stopped:
-                    return
-                process = subprocess.Popen(
-                    command,
-                    cwd=self.workdir,
-                    env=environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,  # an interruption reaches the sweep alone, which then ends its runs
-                )
-                self.processes.add(process)
-            code = process.wait()
-            with self.lock:
-                self.processes.discard(process)
-        if code != 0:
-            raise RuntimeError(f"exit status {code}")
+        flags = [*run.flags.split(), "--seed", str(run.seed), "--run-name", run.name]
+        process = self.server.Process(
+            target=run_script, args=(ROOT / run.script, flags, self.workdir, directory / "log.txt")
+        )
+        with self.lock:
+            if self.stopped:
+                return
+            process.start()
+            self.processes.add(process)
+        process.join()
+        with self.lock:
+            self.processes.discard(process)
+        if process.exitcode != 0:
+            raise RuntimeError(f"exit status {process.exitcode}")
 
     def stop(self) -> None:
         with self.lock:
             self.stopped = True
             for process in self.processes:
-                os.killpg(process.pid, signal.SIGTERM)
+                process.terminate()
 
 
 def script_and_flags(script: str, label: str, flags: str) -> tuple[str, str, str]:

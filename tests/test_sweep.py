@@ -201,6 +201,18 @@ def test_maze_figures_from_what_the_sweep_left(tmp_path, monkeypatch, capsys):
     assert "| SAC | 0/1, 60 |  |  |  |" in table and "**Obstacles**" not in table
 
 
+def test_ablations_are_compared_on_the_same_seeds():
+    def runs(*steps: int) -> list[dict[str, str]]:
+        return [{"seed": str(i), "solved": "True", "solved_step": str(s), "steps": str(s)} for i, s in enumerate(steps)]
+
+    results = {"pts-be/obstacles": runs(10, 20, 900)}
+    assert plot.maze_ablations(results) == []
+    results |= {f"{label}/obstacles": runs(30, 50) for label in plot.MAZE_ABLATIONS if label != "pts-be"}
+    text = "\n".join(plot.maze_ablations(results))
+    assert "(2 seeds" in text and "| | Obstacles |" in text
+    assert "| all of it | 2/2, 15 |" in text and "| no look-ahead | 2/2, 40, p = 0.09" in text
+
+
 def test_the_readme_states_what_the_results_say():
     results = plot.read_rows(sweep.ROOT / "benchmark" / "results" / "maze.csv")
     readme = (sweep.ROOT / "README.md").read_text()
