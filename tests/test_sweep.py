@@ -218,6 +218,9 @@ def test_the_readme_states_what_the_results_say():
     readme = (sweep.ROOT / "README.md").read_text()
     assert len(lines := plot.maze_overview(results)) > 4
     assert [line for line in lines if line not in readme] == []
+    table = (sweep.ROOT / "benchmark" / "results" / "maze.md").read_text().partition("**")[2]
+    details = (sweep.ROOT / "benchmark" / "README.md").read_text()
+    assert [line for line in table.splitlines() if line not in details] == []
 
 
 def test_two_sweeps_that_add_to_one_file_lose_nothing(tmp_path):
