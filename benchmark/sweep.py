@@ -135,7 +135,6 @@ EXPERIMENTS = {
         script="ptsbe_sac_maze.py",
         variants={"pts-be-full/u-shape": "--maze u-shape --no-stop-at-goal"},
         curves=("charts/imagined_in_walls", "bonus/eig"),
-        every=100,
     ),
 }
 
