@@ -130,7 +130,7 @@ EXPERIMENTS = {
     ),
     "maze": maze_experiment(MAZE, MAZES),
     "maze_models": maze_experiment(MAZE_MODELS, ("u-shape", "double-u-shape"), 10),
-    "maze_ablations": maze_experiment(MAZE_ABLATIONS, ("double-u-shape", "obstacles"), 10),
+    "maze_ablations": maze_experiment(MAZE_ABLATIONS, ("double-u-shape", "obstacles")),
     "maze_full": Experiment(
         script="ptsbe_sac_maze.py",
         variants={"pts-be-full/u-shape": "--maze u-shape --no-stop-at-goal"},
