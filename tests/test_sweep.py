@@ -218,6 +218,14 @@ def test_the_readme_states_what_the_results_say():
     readme = (sweep.ROOT / "README.md").read_text()
     assert len(lines := plot.maze_overview(results)) > 4
     assert [line for line in lines if line not in readme] == []
+    means = {label: plot.arrivals(found)[0].mean() for label, found in results.items()}
+    hard = ("u-shape", "double-u-shape", "obstacles")
+    best = [
+        means[f"pts-be/{maze}"] / min(means[f"{name}/{maze}"] for name in ("random", "sac", "pts")) for maze in hard
+    ]
+    be = [means[f"pts-be/{maze}"] / means[f"be-relabelled/{maze}"] for maze in hard[1:]]
+    assert "took {:.2f}, {:.2f} and {:.2f} of the steps of the best of Random, SAC and PTS".format(*best) in readme
+    assert "{:.2f} and {:.2f} of those of BE with the re-labelled bonus".format(*be) in readme
     table = (sweep.ROOT / "benchmark" / "results" / "maze.md").read_text().partition("**")[2]
     details = (sweep.ROOT / "benchmark" / "README.md").read_text()
     assert [line for line in table.splitlines() if line not in details] == []
