@@ -274,6 +274,10 @@ def log_rank(steps: np.ndarray, reached: np.ndarray, other_steps: np.ndarray, ot
     return math.erfc(abs(observed_minus_expected) / math.sqrt(2 * variance))
 
 
+def p_value(p: float) -> str:
+    return "< 0.0001" if p < 1e-4 else f"{p:.2g}"
+
+
 def maze_row(name: str, rows: list[dict[str, str]], reference: list[dict[str, str]], cap: int) -> str:
     """A line of the table; the reference is PTS-BE, `ratio` its restricted mean over this one's."""
     (steps, reached), (reference_steps, reference_reached) = arrivals(rows), arrivals(reference)
@@ -289,7 +293,7 @@ def maze_row(name: str, rows: list[dict[str, str]], reference: list[dict[str, st
         f"{limited.mean():.0f} [{bounds[0]:.0f}, {bounds[1]:.0f}]",
         f"{middle:.0f} [{low:.0f}, {high:.0f}]" if middle < cap else f"> {cap}",
         "" if rows is reference else f"{reference_limited.mean() / limited.mean():.2f}",
-        "" if rows is reference else "< 0.0001" if p < 1e-4 else f"{p:.2g}",
+        "" if rows is reference else p_value(p),
         f"{100 * coverage.mean():.0f}",
         f"{np.median(seconds):.1f}",
     ]
@@ -324,7 +328,7 @@ def maze_ablations(results: dict[str, list[dict[str, str]]]) -> list[str]:
         for key in mazes:
             whole = arrivals([row for row in results[f"pts-be/{key}"] if row["seed"] in seeds])
             steps, reached = arrivals([row for row in results[f"{label}/{key}"] if row["seed"] in seeds])
-            p = "" if label == "pts-be" else f", p = {log_rank(*whole, steps, reached):.2g}"
+            p = "" if label == "pts-be" else f", p {p_value(log_rank(*whole, steps, reached))}"
             cells.append(f"{reached.sum()}/{len(steps)}, {steps.mean():.0f}{p}")
         text.append(f"| {name} | {' | '.join(cells)} |")
     return text
