@@ -757,8 +757,8 @@ def draw(maze: Maze, squares: np.ndarray | None = None, path: np.ndarray | None 
         picture[floor] = colours(values[floor], HEAT)
     if path is not None:
         rows, columns = maze.cell(path, PIXELS)
-        for i, j in np.ndindex(3, 3):  # a line of three pixels, drawn over by later steps
-            picture[rows + i - 1, columns + j - 1] = colours(np.linspace(0, 1, len(path)), TIME)
+        for i, j in np.ndindex(4, 4):  # a line of four pixels, which has no gaps at full speed
+            picture[rows + i - 2, columns + j - 2] = colours(np.linspace(0, 1, len(path)), TIME)
     pixels = maze.centre(np.stack(np.indices(floor.shape), -1), PIXELS)  # (height, width, 2), their positions
     to_start, to_goal = (np.linalg.norm(pixels - place, axis=-1) for place in (maze.start, maze.goal))
     picture[(to_start < 0.12) | (abs(to_start - 0.2) < 0.03)] = START
