@@ -314,20 +314,25 @@ def maze_overview(results: dict[str, list[dict[str, str]]]) -> list[str]:
 
 
 def maze_ablations(results: dict[str, list[dict[str, str]]]) -> list[str]:
-    """PTS-BE without one of its parts, and with all of them on the same seeds."""
-    mazes = {key: name for key, name in MAZES.items() if f"no-lookahead/{key}" in results}
+    """PTS-BE without one of its parts, each row with the log-rank test against PTS-BE on the same seeds."""
+    labels = [label for label in MAZE_ABLATIONS if label != "pts-be"]
+    mazes = {key: name for key, name in MAZES.items() if any(f"{label}/{key}" in results for label in labels)}
     if not mazes:
         return []
-    seeds = {row["seed"] for key in mazes for row in results[f"no-lookahead/{key}"]}
-    text = [
-        f"\n**PTS-BE without one of its parts** ({len(seeds)} seeds; arrived, restricted mean steps, p of log-rank)\n"
-    ]
+    seeds = {row["seed"] for key in mazes for label in labels for row in results.get(f"{label}/{key}", [])}
+    title = "PTS-BE without one of its parts"
+    text = [f"\n**{title}** ({len(seeds)} seeds; arrived, restricted mean steps, p of log-rank)\n"]
     text += [f"| | {' | '.join(mazes.values())} |", "|---" * (1 + len(mazes)) + "|"]
     for label, name in MAZE_ABLATIONS.items():
         cells = []
         for key in mazes:
-            whole = arrivals([row for row in results[f"pts-be/{key}"] if row["seed"] in seeds])
-            steps, reached = arrivals([row for row in results[f"{label}/{key}"] if row["seed"] in seeds])
+            rows = [row for row in results.get(f"{label}/{key}", []) if row["seed"] in seeds]
+            if not rows:
+                cells.append("")
+                continue
+            paired = {row["seed"] for row in rows}
+            whole = arrivals([row for row in results[f"pts-be/{key}"] if row["seed"] in paired])
+            steps, reached = arrivals(rows)
             p = "" if label == "pts-be" else f", p {p_value(log_rank(*whole, steps, reached))}"
             cells.append(f"{reached.sum()}/{len(steps)}, {steps.mean():.0f}{p}")
         text.append(f"| {name} | {' | '.join(cells)} |")

@@ -207,9 +207,9 @@ def test_ablations_are_compared_on_the_same_seeds():
 
     results = {"pts-be/obstacles": runs(10, 20, 900)}
     assert plot.maze_ablations(results) == []
-    results |= {f"{label}/obstacles": runs(30, 50) for label in plot.MAZE_ABLATIONS if label != "pts-be"}
+    results["no-lookahead/obstacles"] = runs(30, 50)  # an unfinished sweep: the other rows are empty
     text = "\n".join(plot.maze_ablations(results))
-    assert "(2 seeds" in text and "| | Obstacles |" in text
+    assert "(2 seeds" in text and "| | Obstacles |" in text and "| K = 16, J = 64 |  |" in text
     assert "| all of it | 2/2, 15 |" in text and "| no look-ahead | 2/2, 40, p 0.09" in text
 
 
