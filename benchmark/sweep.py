@@ -21,7 +21,7 @@ import threading
 import time
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import connection, get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Annotated
@@ -253,8 +253,9 @@ class Workers:
                 return
             process.start()
             self.processes.add(process)
-        process.join()
+        connection.wait([process.sentinel])  # not join: the start of another run asks too, and the status is told once
         with self.lock:
+            process.join()
             self.processes.discard(process)
         if process.exitcode != 0:
             raise RuntimeError(f"exit status {process.exitcode}")

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -68,6 +69,17 @@ def test_a_failed_run_is_reported_with_its_log_and_stops_nothing(tmp_path, tiny,
     assert f"failed: bad, seed 1001: exit status 2, see {log}" in error
     assert "needs the real next state" in log.read_text()
     assert [row["label"] for row in rows(tmp_path / "results" / "tiny.csv")] == ["good"]
+
+
+def test_short_runs_that_end_while_others_start(tmp_path):
+    """The end of a process is told once; the thread that waits for it must be the one that hears of it."""
+    script = tmp_path / "short.py"
+    script.write_text("import sys; print(sys.argv[-1])")
+    workers = sweep.Workers(tmp_path)
+    runs = [sweep.Run("tiny", str(script), "short", "", seed) for seed in range(80)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(workers.execute, runs))
+    assert [(tmp_path / "runs" / run.name / "log.txt").read_text() for run in runs] == [f"{run.name}\n" for run in runs]
 
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
