@@ -370,6 +370,30 @@ class FourierFeatures(nn.Module):
         return math.sqrt(2) * torch.baddbmm(self.phases, position, self.frequencies).cos()
 
 
+class Adam:
+    """Adam (Kingma and Ba, 2015), torch's fused kernel and nothing else.
+
+    torch.optim.Adam takes 0.1 ms more a step, and 1.5 s for the first one, in which it imports torch's compiler.
+    """
+
+    def __init__(self, parameters: list[nn.Parameter], lr: float):
+        self.lr = lr
+        self.constants = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0}
+        self.state = [(p, torch.zeros_like(p), torch.zeros_like(p), p.new_zeros(())) for p in parameters]
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Move along the gradients, and forget them; parameters without one stay as they are."""
+        used = [state for state in self.state if state[0].grad is not None]
+        parameters, means, squares, steps = map(list, zip(*used, strict=True))
+        gradients = [p.grad for p in parameters]
+        torch._foreach_add_(steps, 1)
+        state = parameters, gradients, means, squares, [], steps
+        torch._fused_adam_(*state, lr=self.lr, **self.constants, amsgrad=False, maximize=False)
+        for p in parameters:
+            p.grad = None
+
+
 class PriorEnsemble(nn.Module):
     """M probabilistic networks (Lakshminarayanan et al., 2017), each around its own random prior (Osband et al., 2018).
 
@@ -394,7 +418,7 @@ class PriorEnsemble(nn.Module):
         prior[..., -1] = 0
         self.register_buffer("prior", prior)
         self.out_scale = Standardizer(out_dim)
-        self.optimizer = torch.optim.Adam(self.parameters(), lr=self.lr, fused=True)
+        self.optimizer = Adam(list(self.parameters()), self.lr)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and log-variance of the standardised targets: (M, N, in) -> 2 x (M, N, D)."""
@@ -428,12 +452,11 @@ class PriorEnsemble(nn.Module):
         y[..., :4] -= noise
         batches = [part.split(self.batch_size, 1) for part in (*self.fixed(x), self.out_scale(y))]
         for step, (code, prior, target) in enumerate(zip(*batches, strict=True)):
-            self.optimizer.param_groups[0]["lr"] = self.lr * (1 - step / steps)
+            self.optimizer.lr = self.lr * (1 - step / steps)
             mean, log_var = self.learned(code, prior)  # (M, B, D) each
             error = (target - mean).square()
             # the gradient of var * (log var + error / var), with the first var held fixed
             loss = (error + log_var * (log_var.exp() - error).detach()).mean(1).sum()
-            self.optimizer.zero_grad()
             loss.backward()
             self.optimizer.step()
         return error.mean().item()
@@ -601,7 +624,7 @@ class SAC(nn.Module):
         self.actor_parameters, self.critic_parameters = list(self.actor.parameters()), list(self.critics.parameters())
         self.target_parameters = list(self.targets.parameters())
         every = [*self.actor_parameters, *self.critic_parameters, self.log_temperature]
-        self.optimizer = torch.optim.Adam(every if self.autotune else every[:-1], lr=args.policy_lr, fused=True)
+        self.optimizer = Adam(every if self.autotune else every[:-1], args.policy_lr)
         self.losses: dict[str, Tensor] = {}
 
     def encode(self, state: Tensor) -> Tensor:
@@ -639,12 +662,11 @@ class SAC(nn.Module):
         new_actions, log_prob = self.sample(code)
         value = self.critics(code, new_actions).amin(0)  # (N,)
         actor_loss = (temperature * log_prob - value).mean()
-        self.optimizer.zero_grad()
         critic_loss.backward(inputs=self.critic_parameters)
         actor_loss.backward(inputs=self.actor_parameters)  # the critics' weights get no gradient from it
         if self.autotune:
             self.log_temperature.grad = -(log_prob.detach().mean() + self.target_entropy)
-        self.optimizer.step()  # all three at once: a step of the optimizer costs as much as its kernel
+        self.optimizer.step()  # of actor, critics and temperature
         with torch.no_grad():
             torch._foreach_lerp_(self.target_parameters, self.critic_parameters, self.tau)
         self.losses = {"critic_loss": critic_loss, "actor_loss": actor_loss, "entropy": -log_prob, "value": value}

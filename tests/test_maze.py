@@ -606,6 +606,21 @@ def test_the_ball_takes_the_first_action_of_the_best_trajectory(in_tmp, monkeypa
         np.testing.assert_array_equal(taken[step], actions[returns == returns.max()][0].numpy())
 
 
+def test_adam_is_that_of_torch():
+    ours, theirs = ([torch.nn.Parameter(torch.ones(size)) for size in (3, 40)] for _ in range(2))
+    optimizer, reference = mz.Adam(ours, 0.1), torch.optim.Adam(theirs, lr=0.1, fused=True)
+    for step in range(20):
+        optimizer.lr = reference.param_groups[0]["lr"] = 0.1 / (1 + step)
+        for mine, other in zip(ours, theirs, strict=True):
+            mine.grad = torch.randn_like(mine) * mine.detach()
+            other.grad = mine.grad.clone()
+        optimizer.step()
+        reference.step()
+        assert all(torch.equal(mine, other) for mine, other in zip(ours, theirs, strict=True))
+        assert all(mine.grad is None for mine in ours)
+    assert abs(ours[0][0].item() - 1) > 0.1
+
+
 class Corridor:
     """A known world: every action moves the ball by 1 m, and the goal lies at 3 m."""
 
