@@ -234,8 +234,9 @@ MAZE = {  # label -> name, colour, line
 }
 MAZES = {"open": "Open", "u-shape": "U Shape", "double-u-shape": "Double U Shape", "obstacles": "Obstacles"}
 HEAT_MAPS = ("sac", "be-relabelled", "pts", "pts-be")  # the paper's four
-MAZE_ABLATIONS = {
+MAZE_ABLATIONS = {  # the first two are rows of the sweep `maze`
     "pts-be": "all of it",
+    "pts": "no bonus: PTS",
     "no-lookahead": "no look-ahead",
     "no-dead-zone": "no dead zone of the EIG",
     "no-input-noise": "no noise on the model's inputs",
@@ -315,7 +316,7 @@ def maze_overview(results: dict[str, list[dict[str, str]]]) -> list[str]:
 
 def maze_ablations(results: dict[str, list[dict[str, str]]]) -> list[str]:
     """PTS-BE without one of its parts, each row with the log-rank test against PTS-BE on the same seeds."""
-    labels = [label for label in MAZE_ABLATIONS if label != "pts-be"]
+    labels = list(MAZE_ABLATIONS)[2:]
     mazes = {key: name for key, name in MAZES.items() if any(f"{label}/{key}" in results for label in labels)}
     if not mazes:
         return []
