@@ -46,7 +46,7 @@ def cholesky(matrix: Tensor, name: str, jitter: float = 0.0) -> Tensor:
         jitter = 10 * max(jitter, torch.finfo(matrix.dtype).eps)
     finite = bool(torch.isfinite(matrix).all())
     reason = "is not positive definite, even with jitter 1e-2" if finite else "has entries that are not finite"
-    raise ValueError(f"Cholesky of {name} failed: the matrix, {tuple(matrix.shape)}, {reason}")
+    raise FloatingPointError(f"Cholesky of {name} failed: the matrix, {tuple(matrix.shape)}, {reason}")
 
 
 def inverse_triangular(factor: Tensor, upper: bool) -> Tensor:
@@ -232,7 +232,7 @@ class GaussianProcess(nn.Module):
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance of the latent function in the units of the targets, both `(N, out_dim)`. No gradients."""
+        """Mean and variance of the latent function in the units of the targets, both `(N, out_dim)`, of x's type."""
         training = self.training
         if training:
             self.eval()  # no dropout
@@ -241,7 +241,8 @@ class GaussianProcess(nn.Module):
             self.train()
         scale = self.out_scale.scale
         tiny = torch.finfo(var.dtype).eps  # cancellation can leave a variance slightly below zero
-        return self.out_scale.mean + scale * mean.mT, scale.square() * var.mT.clamp_min(tiny)
+        mean, var = self.out_scale.mean + scale * mean.mT, scale.square() * var.mT.clamp_min(tiny)
+        return mean.to(x.dtype), var.to(x.dtype)
 
 
 class ExactGP(GaussianProcess):
@@ -401,10 +402,11 @@ class SVGP(GaussianProcess):
         self.q_sqrt.copy_(q_sqrt)
         self.q_mean.copy_(q_sqrt @ (q_sqrt.mT @ b))
 
-    def fit(self, x: Tensor, y: Tensor, steps: int = 100, lr: float = 0.05) -> None:
+    def fit(self, x: Tensor, y: Tensor, steps: int = 100, lr: float = 0.05) -> float:
         """Standardise, choose Z, maximise the collapsed bound over the hyper-parameters, set q(v) in closed form.
 
-        Called again it goes on from the hyper-parameters it has, and from Z where Z is learned.
+        Called again it goes on from the hyper-parameters it has, and from Z where Z is learned. Returns the negative
+        bound per row.
         """
         if self.inducing.requires_grad and self.initialized:
             self.fit_scales(x, y)
@@ -412,6 +414,8 @@ class SVGP(GaussianProcess):
             self.initialize(x, y)
         self.maximize(lambda: self.collapsed_bound(x, y), steps, lr)
         self.condition(x, y)
+        with torch.no_grad():
+            return -self.collapsed_bound(x, y).item() / len(x)
 
     def factors(self) -> tuple[Tensor, ...]:
         h = self.features(self.inducing)

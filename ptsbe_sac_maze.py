@@ -2,7 +2,8 @@
 
     python ptsbe_sac_maze.py --maze u-shape --seed 1
 
-The file reads top to bottom: arguments, environment, dynamics models, bonuses, policy, imagination, pictures, main.
+The file reads top to bottom: arguments, environment, dynamics models, bonuses, solver, imagination, input and output,
+and in `main` Algorithm 1 of the paper (Caron, Hicks and Mavroudis, TMLR 2025) with its line numbers.
 """
 
 import contextlib
@@ -10,11 +11,11 @@ import io
 import json
 import math
 import os
-import subprocess
+import signal
 import sys
 import time
-from dataclasses import asdict, dataclass
-from importlib import metadata
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
@@ -25,12 +26,12 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 import tyro
+from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor, nn
-from torch.utils.tensorboard import SummaryWriter, summary
+from torch.utils.tensorboard import SummaryWriter
 
 from gp_models import SVGP, ResNetFeatures, Standardizer
 
-RENDERER = os.environ.pop("MUJOCO_GL", None)  # MuJoCo cannot be imported under one that is missing; see check_renderer
 with contextlib.redirect_stderr(io.StringIO()):  # it prints news of its robot hands
     import gymnasium_robotics
 
@@ -38,302 +39,239 @@ with contextlib.redirect_stderr(io.StringIO()):  # it prints news of its robot h
 @dataclass
 class Args:
     # the experiment
-    method: Literal["random", "sac", "be", "pts", "pts-be"] = "pts-be"
-    """sac, be: SAC on real data, without and with the bonus; pts, pts-be: SAC on imagined data, without and with it"""
-    bonus: Literal["eig", "entropy", "variance", "error"] = "eig"
-    """intrinsic reward r^i of be and pts-be; error needs the real next state, so pts-be refuses it"""
-    dynamics: Literal["de", "gp", "dk"] = "de"
-    """model of the dynamics p(f): deep ensemble, sparse variational GP, sparse variational deep kernel"""
-    be_relabel: bool = True
-    """be: score a transition with the current model whenever it is sampled, instead of once when it is collected"""
-    maze: str = "u-shape"
-    """open, u-shape, double-u-shape, obstacles, or a text file with rows of # wall, . free, r start, g goal"""
-    total_timesteps: int = 5000
-    """number of real steps T of the simulator"""
-    stop_at_goal: bool = True
-    """end the run when the goal is first reached; otherwise a new episode starts there"""
-    reset_interval: int = 1000
-    """steps after which an episode is truncated and the ball is put back to the start"""
-    action_repeat: int = 10
-    """steps for which every method holds an action: 0.1 s, in which a fast ball crosses half a cell"""
-    jitter: float = 0.0
-    """how far start and goal are moved at random at every reset, in cells"""
+    method: Literal["random", "sac", "be", "pts", "pts-be"] = "pts-be"  # be: with the bonus; pts: on imagined data
+    bonus: Literal["eig", "entropy", "variance", "error"] = "eig"  # intrinsic reward r^i of be and pts-be
+    dynamics: Literal["de", "gp", "dk"] = "de"  # model p(f): deep ensemble, sparse variational GP, deep kernel
+    maze: str = "u-shape"  # open, u-shape, double-u-shape, obstacles, or a text file: # wall, . free, r start, g goal
+    total_timesteps: int = 5000  # steps of the simulator, T
+    reset_interval: int = 1000  # steps after which an episode is truncated and begins anew
+    action_repeat: int = 10  # steps for which an action is held: 0.1 s, in which a fast ball crosses half a cell
+    stop_at_goal: bool = True  # end the run at the goal; otherwise a new episode begins there
     # the run
-    exp_name: str = Path(__file__).stem
-    """name of the experiment in the name of the run"""
-    run_name: str | None = None
-    """directory under runs/, instead of {env}__{exp}__{seed}__{time}"""
-    seed: int = 1
-    """seed of the environment, the networks and all sampling"""
-    cuda: bool = False
-    """run the networks on the GPU; the CPU is faster at the default sizes"""
-    track: bool = False
-    """log to Weights and Biases as well"""
-    capture_video: bool = False
-    """record the last episode as a video in the directory of the run"""
-    save_model: bool = False
-    """save policy and dynamics model in the directory of the run"""
+    seed: int = 1  # of environment, networks and all sampling
+    run_name: str | None = None  # folder under runs/, instead of {env}__{method}-{bonus}-{dynamics}__{seed}__{time}
+    eval_episodes: int = 0  # episodes after the run, with the policy's mean action and without learning
+    cuda: bool = False  # networks on the GPU; the CPU is faster at the default sizes
+    track: bool = False  # log to Weights and Biases as well
+    wandb_project_name: str = "ptsbe"  # project there
+    wandb_entity: str | None = None  # user or team there
+    capture_video: bool = False  # film an episode with the policy's mean action after the run
+    save_model: bool = False  # save policy and dynamics model as model.pt
     # Algorithm 1
-    warmup_steps: int = 100
-    """steps with random actions before the first update, t_warm"""
-    policy_interval: int = 20
-    """steps between two updates of the policy, t_policy"""
-    model_interval: int = 20
-    """steps between two updates of the dynamics model, t_model"""
-    rollouts: int = 30
-    """imagined trajectories of a planning, K: a third each from the current state, from replayed states and from
-    displaced replayed states"""
-    horizon: int = 24
-    """actions in an imagined trajectory, J"""
-    start_noise: float = 0.3
-    """how far replayed states are displaced, in m and m/s; further, and the critics learn what walls hide"""
-    lookahead: int = 8
-    """actions ahead over which the K trajectories from the present state are compared before every real action, the
-    first one of the best is taken; 0 acts with the policy, as Algorithm 1 is printed"""
-    random_actions: float = 0.25
-    """share of imagined actions that are uniform: without them the critics see the policy's actions alone"""
-    planning_window: int = 4
-    """last plannings whose imagined transitions train the policy"""
-    policy_updates: int = 24
-    """gradient steps on the policy in an update, G"""
-    model_updates: int = 40
-    """gradient steps on the deep ensemble in an update, ten times as many in the first"""
-    eta: float = 1.0
-    """weight of the bonus, eta: a constant, so that the bonus fades as the model learns"""
-    eta_decay: float = 1.0
-    """eta_t = eta * eta_decay ** (t / 1000)"""
+    warmup_steps: int = 100  # steps with random actions before the first update, t_warm
+    policy_interval: int = 20  # steps between two updates of the policy, t_policy
+    model_interval: int = 20  # steps between two updates of the dynamics model, t_model
+    rollouts: int = 30  # imagined trajectories of a planning, K
+    horizon: int = 24  # actions in an imagined trajectory, J
+    replayed_starts: float = 0.67  # share of trajectories that start in visited states, the rest in the present one
+    random_actions: float = 0.25  # share of imagined actions that are random: else critics see the policy's alone
+    survival: bool = True  # imagined futures count exp(-EIG): what was learned cannot be learned again further on
+    real_share: float = 0.0  # share of real transitions in the batches of pts and pts-be, as in MBPO
+    lookahead: int = 8  # act with the first of so many imagined actions, of the best of K trajectories; 0: policy
+    policy_updates: int = 24  # gradient steps on the policy in an update, G
+    model_updates: int = 40  # gradient steps on the dynamics model in an update, ten times as many in the first
+    eta: float = 1.0  # weight of the bonus, eta: a constant, so that the bonus fades as the model learns
+    eta_decay: float = 1.0  # eta_t = eta * eta_decay ** (t / 1000)
     # dynamics model
-    ensemble_size: int = 5
-    """number of networks in the deep ensemble, M"""
-    model_width: int = 64
-    """hidden units in each of the two layers of a member, and of the deep kernel"""
-    model_features: int = 64
-    """random Fourier features of the position in a member"""
-    model_scale: float = 0.7
-    """length-scale of these features in m: how sharply the dynamics may change from place to place"""
-    prior_scale: float = 1.5
-    """length-scale of a member's prior function in m: how far from visited places the members disagree"""
-    prior_size: float = 3.0
-    """standard deviation of a member's prior function, in units of the targets' own"""
-    model_lr: float = 4e-3
-    """learning rate of the ensemble"""
-    model_batch: int = 64
-    """transitions per gradient step and member"""
-    input_noise: float = 0.03
-    """noise on the positions from which the ensemble learns to predict, in m, five times as much on velocities in m/s:
-    it learns to come back to states that occur, and imagined balls no longer creep into walls"""
-    eig_noise: float = 3.5
-    """noise that the EIG assumes at least, in units of the targets' deviation: small disagreements count little"""
-    eig_threshold: float = 0.15
-    """EIG up to which an outcome counts as known, in nats: many small gains must not outweigh a frontier"""
-    inducing_points: int = 64
-    """inducing points of the GP and of the deep kernel"""
-    gp_eig_noise: float = 1.2
-    """as eig_noise, for gp and dk, whose prior is as large as the targets and not prior_size times as large"""
-    gp_lr: float = 0.05
-    """learning rate of the hyper-parameters (gp, dk)"""
-    gp_updates: int = 5
-    """gradient steps on the hyper-parameters in an update, ten times as many in the first (gp, dk)"""
+    ensemble_size: int = 5  # networks in the deep ensemble, M
+    position_dims: int = 2  # leading variables of the observation that Fourier features and priors act on
+    prior_size: float = 3.0  # deviation of a member's prior function, in units of the targets' deviation
+    eig_noise: float = 3.5  # noise that EIG assumes at least, in the same units: small disagreements count little
     # SAC
-    policy_width: int = 64
-    """hidden units in each of the two layers of actor and critics"""
-    policy_features: int = 64
-    """random Fourier features of the position in actor and critics"""
-    policy_scale: float = 1.0
-    """length-scale of these features in m"""
-    policy_lr: float = 3e-3
-    """learning rate of actor, critics and temperature"""
-    policy_batch: int = 256
-    """transitions per gradient step"""
-    gamma: float = 0.97
-    """discount factor of an action"""
-    lam: float = 0.95
-    """lambda of the returns of imagined trajectories"""
-    tau: float = 0.02
-    """how far the target critics follow in a gradient step"""
-    temperature: float = 0.002
-    """weight of the policy's entropy, alpha"""
-    autotune: bool = False
-    """adapt the temperature to a target entropy of minus the number of actions"""
+    policy_lr: float = 3e-3  # learning rate of actor, critics and temperature
+    gamma: float = 0.97  # discount factor of an action
+    lam: float = 0.95  # lambda of the returns of imagined trajectories
+    temperature: float = 0.002  # weight of the policy's entropy, alpha; where it is tuned, its first value
+    autotune: bool = False  # tune the temperature to an entropy of minus the number of action variables
+
+
+TUNED = {  # what a method or a model runs with where no flag says otherwise
+    "sac": {"autotune": True, "temperature": 0.2, "policy_lr": 1e-3},
+    "be": {"eig_noise": 1.0, "eta": 5.0, "temperature": 0.1, "gamma": 0.985},
+    # a GP's prior is as large as the targets, not prior_size times as large; its updates are of all the data
+    "gp": {"eig_noise": 1.2, "model_updates": 5},
+    "dk": {"eig_noise": 1.2, "model_updates": 5},
+}
+
+
+def parse(argv: list[str] | None = None) -> Args:
+    """The flags of the command line, those that are not given as TUNED has them for the method and the model."""
+    argv = sys.argv[1:] if argv is None else argv
+    choice = tyro.cli(Args, args=[word for word in argv if word not in ("-h", "--help")])
+    tuned = TUNED.get(choice.method, {}) | TUNED.get(choice.dynamics, {})
+    return tyro.cli(Args, args=argv, default=replace(Args(), **tuned), description=__doc__)
+
+
+RANGES = {  # least and largest value of a flag
+    (1, math.inf): "total_timesteps reset_interval action_repeat warmup_steps policy_interval model_interval rollouts "
+    "horizon policy_updates model_updates ensemble_size",
+    (0, math.inf): "seed eval_episodes lookahead eta eta_decay prior_size eig_noise",
+    (0, 1): "replayed_starts random_actions real_share gamma lam",
+    (1e-9, math.inf): "policy_lr temperature",
+    (1, 4): "position_dims",
+}
+
+PICTURES = 500  # steps between two pictures for TensorBoard
 
 
 # ----------------------------------------------------------------------------------------------------- environment
 
-SPEED = 1 / 3  # what the networks see of a velocity in m/s; the ball moves at up to 5
+CELL, PARTS = 1.0, 4  # width of a cell in m; coverage counts squares of 1 / PARTS of it
+UNITS = np.array([1, 1, 1 / 3, 1 / 3], np.float32)  # of x, y and the velocities: the ball moves at up to 5 m/s
 
-MAZES = {  # `#` wall, `.` free, `r` start, `g` goal; a cell is 1 m wide
-    "open": """
-#######
-#r....#
-#.....#
-#....g#
-#######
-""",
-    "u-shape": """
-#####
-#r..#
-###.#
-#g..#
-#####
-""",
-    "double-u-shape": """
-#######
-#r....#
-#####.#
-#.....#
-#.#####
-#....g#
-#######
-""",
-    "obstacles": """
-###########
-#r........#
-#..#...##.#
-#..##.....#
-#......#..#
-#.##...##.#
-#...#.....#
-#..##...#.#
-#........g#
-###########
-""",
+MAZES = {  # rows from above, `#` wall, `.` free, `r` start, `g` goal
+    "open": "#######/#r....#/#.....#/#....g#/#######",
+    "u-shape": "#####/#r..#/###.#/#g..#/#####",
+    "double-u-shape": "#######/#r....#/#####.#/#.....#/#.#####/#....g#/#######",
+    "obstacles": "###########/#r........#/#..#...##.#/#..##.....#/#......#..#/"
+    "#.##...##.#/#...#.....#/#..##...#.#/#........g#/###########",
 }
 
 
-class Maze:
-    """Cells of a map, and where positions lie in it. The centre of the map is the origin, x to the right, y upwards."""
-
-    PARTS = 4  # coverage counts squares of 1 / PARTS m
-    CLEARANCE = 0.04  # a ball of radius 0.1 m that hits a wall at full speed has its centre 0.054 m off it
-
-    def __init__(self, rows: list[str]):
-        self.rows = rows
-        self.walls = np.array([[character == "#" for character in row] for row in rows])  # (rows, columns)
-        self.half_size = np.array(self.walls.shape[::-1]) / 2  # of the map, (x, y)
-        start, goal = (next((i, row.index(c)) for i, row in enumerate(rows) if c in row) for c in "rg")
-        self.start, self.goal = self.centre(np.array(start)), self.centre(np.array(goal))  # (2,) each
-        self.reachable = np.zeros_like(self.walls)
-        frontier = [start]
-        while frontier:
-            cell = frontier.pop()
-            if not self.walls[cell] and not self.reachable[cell]:
-                self.reachable[cell] = True
-                i, j = cell
-                frontier += [(i - 1, j), (i + 1, j), (i, j - 1), (i, j + 1)]
-        self.visits = np.zeros(np.array(self.walls.shape) * self.PARTS, dtype=np.int64)
-
-    def cell(self, xy: np.ndarray, parts: int = 1) -> tuple[np.ndarray, np.ndarray]:
-        """Row and column of positions, the nearest one for positions outside of the map: (..., 2) -> 2 x (...)."""
-        columns = np.floor((xy[..., 0] + self.half_size[0]) * parts).astype(int)
-        rows = np.floor((self.half_size[1] - xy[..., 1]) * parts).astype(int)
-        height, width = self.walls.shape
-        return rows.clip(0, height * parts - 1), columns.clip(0, width * parts - 1)
-
-    def centre(self, cell: np.ndarray, parts: int = 1) -> np.ndarray:
-        """Position of the middle of cells (row, column): (..., 2) -> (..., 2)."""
-        return ((cell[..., ::-1] + 0.5) / parts - self.half_size) * (1, -1)
-
-    def free_positions(self) -> np.ndarray:
-        """Middle of every reachable square: (squares, 2)."""
-        return self.centre(np.argwhere(self.fine(self.reachable)), self.PARTS)
-
-    def fine(self, cells: np.ndarray) -> np.ndarray:
-        """From values of cells to values of squares: (rows, columns) -> (rows * PARTS, columns * PARTS)."""
-        return cells.repeat(self.PARTS, 0).repeat(self.PARTS, 1)
-
-    def visit(self, xy: np.ndarray) -> None:
-        self.visits[self.cell(xy, self.PARTS)] += 1
-
-    def coverage(self) -> float:
-        """Share of the reachable squares that were visited."""
-        return float((self.visits[self.fine(self.reachable)] > 0).mean())
-
-    def distance(self, xy: np.ndarray) -> np.ndarray:
-        """Straight line to the goal: (..., 2) -> (...)."""
-        return np.linalg.norm(xy - self.goal, axis=-1)
-
-    def inside_wall(self, xy: np.ndarray) -> np.ndarray:
-        """Whether a ball there would stick in a wall: (..., 2) -> (...). For diagnosis alone, no agent may use it."""
-        offsets = self.CLEARANCE * np.array([(1, 1), (1, -1), (-1, 1), (-1, -1)])
-        return self.walls[self.cell(xy[..., None, :] + offsets)].any(-1)
-
-
-def parse_map(text: str) -> Maze:
-    """The maze drawn by a text, or a ValueError that names the row and the reason."""
-    rows = [row.rstrip() for row in text.rstrip().splitlines()]
-    if not rows:
-        raise ValueError("it is empty: draw rows of # wall, . free, r start, g goal")
+def parse_map(text: str) -> np.ndarray:
+    """The characters of a map (rows, columns), or a ValueError that names the place and the reason."""
+    rows = [row.rstrip() for row in text.rstrip().replace("/", "\n").split("\n")]
     for i, row in enumerate(rows, 1):
-        for j, character in enumerate(row, 1):
-            if character not in "#.rg":
-                raise ValueError(f"row {i}, column {j}: {character!r} is none of # wall, . free, r start, g goal")
         if len(row) != len(rows[0]):
             raise ValueError(f"row {i} has {len(row)} cells and row 1 has {len(rows[0])}: all rows must be as long")
-        border = range(len(row)) if i in (1, len(rows)) else (0, len(row) - 1)
-        for j in border:
-            if row[j] != "#":
-                raise ValueError(f"row {i}, column {j + 1}: {row[j]!r} at the border, which must be closed by walls, #")
-    for character, name in (("r", "start"), ("g", "goal")):
-        places = [(i, j) for i, row in enumerate(rows, 1) for j, c in enumerate(row, 1) if c == character]
-        if not places:
-            raise ValueError(f"none of the rows 1 to {len(rows)} has a {name}: mark one cell with {character}")
-        if len(places) > 1:
-            (i, j), (again_i, again_j) = places[:2]
-            raise ValueError(f"row {again_i}, column {again_j}: a second {name} after that in row {i}, column {j}")
-    maze = Maze(rows)
-    row, column = maze.cell(maze.goal)
-    if not maze.reachable[row, column]:
-        raise ValueError(f"row {row + 1}, column {column + 1}: walls part the goal from the start")
-    return maze
+        for j, cell in enumerate(row, 1):
+            if cell not in "#.rg":
+                raise ValueError(f"row {i}, column {j}: {cell!r} is none of # wall, . free, r start, g goal")
+            if cell != "#" and (i in (1, len(rows)) or j in (1, len(row))):
+                raise ValueError(f"row {i}, column {j}: {cell!r} at the border, which must be closed by walls, #")
+    cells = np.array([list(row) for row in rows])
+    for mark, name in (("r", "start"), ("g", "goal")):
+        at = (np.argwhere(cells == mark) + 1).tolist()
+        if len(at) != 1:
+            raise ValueError(f"{len(at)} cells are marked as {name}, {mark}, it must be one; [row, column]: {at}")
+    if not reachable(cells)[cells == "g"]:
+        raise ValueError(f"walls part the goal in row {at[0][0]}, column {at[0][1]} from the start")
+    return cells
 
 
-def read_maze(name: str) -> Maze:
-    """One of MAZES or a text file; a bad one is refused."""
-    if name not in MAZES and not Path(name).exists():
-        refuse(f"--maze {name} is neither a file nor one of {', '.join(MAZES)}")
-    try:
-        return parse_map(MAZES[name].lstrip() if name in MAZES else Path(name).read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        refuse(f"--maze {name} cannot be read: {error.strerror}")
-    except UnicodeDecodeError:
-        refuse(f"--maze {name} is not a text file")
-    except ValueError as error:
-        refuse(f"--maze {name}, {error}")
+def reachable(cells: np.ndarray) -> np.ndarray:
+    """The cells that can be reached from the start: (rows, columns)."""
+    found, before = cells == "r", 0
+    while found.sum() > before:
+        before = found.sum()
+        for shift, axis in ((1, 0), (-1, 0), (1, 1), (-1, 1)):  # the border is closed, nothing comes in around it
+            found |= np.roll(found, shift, axis) & (cells != "#")
+    return found
 
 
-def make_env(maze: Maze, reset_interval: int, jitter: float = 0.0, render_mode: str | None = None) -> gym.Env:
-    """Gymnasium-Robotics' PointMaze with state (x, y, vx, vy) and reward 1 within 0.45 m of the goal, which terminates.
+class Hold(gym.Wrapper):
+    """Every action is held for some steps: the sum of their rewards, and as info["path"] their observations (n, S)."""
 
-    After reset_interval steps an episode is truncated. Start and goal lie in the middle of their cells, moved by up
-    to jitter meters in x and y at every reset.
+    def __init__(self, env: gym.Env, steps: int):
+        super().__init__(env)
+        self.steps = steps
+
+    def step(self, action: np.ndarray):
+        path, total, done = [], 0.0, False
+        while len(path) < self.steps and not done:
+            state, reward, terminated, truncated, info = self.env.step(action)
+            path.append(state)
+            total, done = total + float(reward), terminated or truncated
+        return state, total, terminated, truncated, info | {"path": np.stack(path)}
+
+
+def make_env(args: Args, render_mode: str | None = None) -> tuple[gym.Env, "Visits"]:
+    """Gymnasium-Robotics' PointMaze: observations (x, y, v_x, v_y) in UNITS, reward 1 within 0.45 m of the goal.
+
+    The goal terminates an episode, reset_interval truncates it. Start and goal lie in the middle of their cells.
     """
-    cells = [[{"#": 1, ".": 0}.get(character, character) for character in row] for row in maze.rows]
+    try:
+        cells = parse_map(MAZES[args.maze] if args.maze in MAZES else Path(args.maze).read_text("utf-8-sig"))
+    except (OSError, ValueError) as error:
+        refuse(f"--maze {args.maze} must be one of {', '.join(MAZES)} or a text file with a map: {error}")
+    os.environ.setdefault("MUJOCO_GL", "egl" if sys.platform == "linux" else "glfw")  # videos need no screen
     gym.register_envs(gymnasium_robotics)
-    env = gym.make(
-        "PointMaze_UMaze-v3",
-        maze_map=cells,
-        continuing_task=False,
-        max_episode_steps=reset_interval,
-        render_mode=render_mode,
-        width=320,
-        height=320,  # a video keeps its frames in memory until it is written
-        disable_env_checker=True,
-    )
-    env.unwrapped.position_noise_range = jitter  # as a keyword it would also go to the ball, which refuses it
+    walls = [[{"#": 1, ".": 0}.get(character, character) for character in row] for row in cells.tolist()]
+    options = {"continuing_task": False, "max_episode_steps": args.reset_interval, "disable_env_checker": True}
+    env = gym.make("PointMaze_UMaze-v3", maze_map=walls, render_mode=render_mode, **options)
+    camera = {"distance": 1.3 * CELL * max(cells.shape), "elevation": -90.0, "azimuth": 90.0, "lookat": np.zeros(3)}
+    env.unwrapped.point_env.mujoco_renderer.default_cam_config = camera  # from above, the whole maze
+    env.unwrapped.position_noise_range = 0.0  # as a keyword it would also go to the ball, which refuses it
     Path(env.unwrapped.tmp_xml_file_path).unlink()  # the library leaves a file in the temporary folder otherwise
-    space = gym.spaces.Box(-np.inf, np.inf, (4,), np.float32)
-    return gym.wrappers.TransformObservation(env, lambda seen: seen["observation"].astype(np.float32), space)
+    env.action_space.seed(args.seed)
+    space = gym.spaces.Box(-np.inf, np.inf, UNITS.shape, np.float32)
+    env = gym.wrappers.TransformObservation(env, lambda seen: UNITS * seen["observation"].astype(np.float32), space)
+    return Hold(gym.wrappers.RecordEpisodeStatistics(env), args.action_repeat), Visits(args.maze, cells)
+
+
+def valid(states: Tensor) -> Tensor:
+    """Imagined states, put back among those that are possible: of a ball all are."""
+    return states
+
+
+class Visits:
+    """Where the agent was in the maze, for measures and pictures: nothing of it reaches the agent."""
+
+    FLOOR, WALL, HOT = np.array([(255, 250, 235), (45, 50, 60), (170, 10, 45)])
+    EARLY, LATE = np.array([(90, 120, 235), (250, 120, 0)])
+
+    def __init__(self, maze: str, cells: np.ndarray):
+        self.name = f"PointMaze-{Path(maze).stem}"
+        self.free = reachable(cells).repeat(PARTS, 0).repeat(PARTS, 1)  # squares, (height, width)
+        self.size = np.array(self.free.shape[::-1])
+        self.start, self.goal = (PARTS * (np.argwhere(cells == mark)[0, ::-1] + 0.5) for mark in "rg")
+        self.visited, self.path = np.zeros_like(self.free), []  # the path in squares (column, row), (n, 2) each
+        self.min_distance, self.solved_step = math.inf, None
+
+    def add(self, states: np.ndarray, step: int, terminated: bool = False) -> None:
+        """States (n, S) that were visited up to a step; the map's centre is the origin, y points upwards."""
+        path = states[:, :2] * (PARTS / CELL, -PARTS / CELL) + self.size / 2
+        self.path.append(path)
+        self.visited[tuple(path.astype(int).T[::-1])] = True
+        distance = CELL / PARTS * np.linalg.norm(path - self.goal, axis=-1).min()
+        self.min_distance = min(self.min_distance, float(distance))
+        if terminated and self.solved_step is None:
+            self.solved_step = step
+
+    def metrics(self) -> dict[str, float | int | None]:
+        coverage = float(self.visited[self.free].mean())  # share of the squares that can be reached
+        return {"coverage": coverage, "min_distance": self.min_distance, "solved_step": self.solved_step}
+
+    def probes(self) -> np.ndarray:
+        """Inputs of the model at which EIG is drawn, a ball at rest in every free square, not pushed: (P, 6)."""
+        positions = (np.argwhere(self.free)[:, ::-1] + 0.5 - self.size / 2) * (CELL / PARTS, -CELL / PARTS)
+        return np.pad(positions, ((0, 0), (0, 4))).astype(np.float32)
+
+    def picture(self, title: str, eig: np.ndarray | None = None) -> np.ndarray:
+        """The EIG of the probes (P,) as a map or, without it, the path, above a scale: (height, width, 3)."""
+        path, zoom = np.concatenate(self.path), 600 / self.size.max()  # pixels of a square
+        low, high = (self.EARLY, self.LATE) if eig is None else (self.FLOOR, self.HOT)
+        colours = np.where(self.free[..., None], self.FLOOR, self.WALL)
+        if eig is not None:
+            colours[self.free] = low + eig[:, None] / max(eig.max(), 1e-12) * (high - low)
+        width, height = np.ceil(self.size * zoom).astype(int).tolist()
+        scale = low + np.linspace(0, 1, width)[:, None] * (high - low)  # (width, 3)
+        image = Image.new("RGB", (max(width, 600) + 40, height + 120), "white")  # wide enough for the title
+        for part, place, size in ((colours, (20, 50), (width, height)), (scale[None], (20, height + 60), (width, 20))):
+            image.paste(Image.fromarray(part.astype(np.uint8)).resize(size, Image.Resampling.NEAREST), place)
+        draw, points = ImageDraw.Draw(image), (20, 50) + zoom * path
+        for i in range(len(path) - 1 if eig is None else 0):
+            if np.abs(path[i + 1] - path[i]).max() < PARTS / 2:  # not from the end of an episode to the start
+                colour = tuple((low + i / len(path) * (high - low)).astype(int))
+                draw.line([*points[i], *points[i + 1]], colour, width=max(2, int(zoom / 8)))
+        for name, place, colour in (("start", self.start, "black"), ("goal", self.goal, (20, 150, 70))):
+            draw.circle((20, 50) + zoom * place, 0.45 * PARTS / CELL * zoom, outline=colour, width=4)
+            draw.text((20, 50) + zoom * place, name, colour, ImageFont.load_default(22), "mm")
+        left, right = ("step 0", f"step {len(path) - 1}") if eig is None else ("0", f"{eig.max():.2g} nats")
+        for text, x, y, anchor in ((title, 20, 14, "la"), (left, 20, -34, "la"), (right, width + 20, -34, "ra")):
+            draw.text((x, y % image.height), text, "black", ImageFont.load_default(22), anchor)
+        return np.asarray(image)
 
 
 # -------------------------------------------------------------------------------------------------- dynamics models
-# A dynamics model maps x = [state, action] to a distribution of y = [state change, reward]. All of them offer
-# fit(x, y, steps), predict(x) -> (mean, var), advance(x) -> y, and the bonuses as functions of (mean, var).
+# A dynamics model maps x = [state, action] to a distribution of y = [state change, reward, end]. It offers fit(x, y,
+# steps), predict(x) -> (mean, var), advance(x, sample) -> y and, for the bonuses, statistics(mean, var).
 
 
 class BatchedMLP(nn.Module):
     """Networks of the same size as one batch of matrices: a layer of all of them is one product.
 
-    Weights and biases of layer l are drawn from U(-g, g), g = gains[l] / sqrt(inputs of the layer).
+    Layer i is drawn uniformly within gains[i] / sqrt(fan-in); with a gain of 1 that is how torch draws nn.Linear.
     """
 
     def __init__(self, networks: int, sizes: tuple[int, ...], gains: tuple[float, ...]):
@@ -345,216 +283,155 @@ class BatchedMLP(nn.Module):
             self.biases.append(nn.init.uniform_(torch.empty(networks, 1, fan_out), -bound, bound))
         self.layers = tuple(zip(self.weights, self.biases, strict=True))  # a ParameterList is slow to walk
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(M, N, in) -> (M, N, out)."""
-        for weight, bias in self.layers[:-1]:
+    def forward(self, x: Tensor, frozen: bool = False) -> Tensor:
+        """(M, N, in) -> (M, N, out); frozen weights get no gradients."""
+        layers = [(weight.detach(), bias.detach()) for weight, bias in self.layers] if frozen else self.layers
+        for weight, bias in layers[:-1]:
             x = F.silu(torch.baddbmm(bias, x, weight))  # (M, N, width)
-        weight, bias = self.layers[-1]
+        weight, bias = layers[-1]
         return torch.baddbmm(bias, x, weight)
 
 
 class FourierFeatures(nn.Module):
-    """Random Fourier features of the position (Rahimi and Recht, 2007), sqrt(2) cos(w x + b), other ones per network.
+    """Random Fourier features (Rahimi and Recht, 2007), sqrt(2) cos(w x + b), other ones for every network.
 
     A weighted sum of them is a draw from a Gaussian process of that length-scale; a network on top of them can bend
     at a wall, and what it learns in one place does not reach far beyond the length-scale.
     """
 
-    def __init__(self, networks: int, features: int, length_scale: float):
+    def __init__(self, networks: int, dims: int, features: int, length_scale: float):
         super().__init__()
-        self.register_buffer("frequencies", torch.randn(networks, 2, features) / length_scale)
+        self.register_buffer("frequencies", torch.randn(networks, dims, features) / length_scale)
         self.register_buffer("phases", 2 * math.pi * torch.rand(networks, 1, features))
 
-    def forward(self, position: Tensor) -> Tensor:
-        """(M, N, 2) -> (M, N, features)."""
-        return math.sqrt(2) * torch.baddbmm(self.phases, position, self.frequencies).cos()
-
-
-class Adam:
-    """Adam (Kingma and Ba, 2015), torch's fused kernel and nothing else.
-
-    torch.optim.Adam takes 0.1 ms more a step, and 1.5 s for the first one, in which it imports torch's compiler.
-    """
-
-    def __init__(self, parameters: list[nn.Parameter], lr: float):
-        self.lr = lr
-        self.constants = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0}
-        self.state = [(p, torch.zeros_like(p), torch.zeros_like(p), p.new_zeros(())) for p in parameters]
-
-    @torch.no_grad()
-    def step(self) -> None:
-        """Move along the gradients, and forget them; parameters without one stay as they are."""
-        used = [state for state in self.state if state[0].grad is not None]
-        parameters, means, squares, steps = map(list, zip(*used, strict=True))
-        gradients = [p.grad for p in parameters]
-        torch._foreach_add_(steps, 1)
-        state = parameters, gradients, means, squares, [], steps
-        torch._fused_adam_(*state, lr=self.lr, **self.constants, amsgrad=False, maximize=False)
-        for p in parameters:
-            p.grad = None
+    def forward(self, x: Tensor) -> Tensor:
+        """Features of the leading variables: (M, N, in) -> (M, N, features)."""
+        x = x[..., : self.frequencies.shape[1]]
+        return math.sqrt(2) * torch.baddbmm(self.phases, x, self.frequencies).cos()
 
 
 class PriorEnsemble(nn.Module):
     """M probabilistic networks (Lakshminarayanan et al., 2017), each around its own random prior (Osband et al., 2018).
 
-    The mean of a member is linear in velocity and action, plus a network on [state, action, Fourier features], plus a
-    fixed smooth random function of the position. Members agree where data made their networks cancel the prior, at
-    any speed, and disagree elsewhere. The reward has no prior: nothing is gained by imagining rewards.
+    The mean of a member is a network on [Fourier features of the position, state, action] plus a fixed smooth random
+    function of the position. Members agree where data made their networks cancel the prior, at any speed, and disagree
+    elsewhere. Reward and end have no prior: nothing is gained by imagining them.
     """
 
+    WIDTH, FEATURES, BATCH, LR = 64, 64, 64, 4e-3
+    LENGTH_SCALES = 0.7, 1.5  # how sharply the dynamics may change; how far from visited places members disagree
     MIN_LOG_VAR, MAX_LOG_VAR = -6.0, 2.0  # of the standardised targets
 
     def __init__(self, in_dim: int, out_dim: int, args: Args):
         super().__init__()
-        self.members, self.lr, self.batch_size = args.ensemble_size, args.model_lr, args.model_batch
-        self.min_eig_var, self.threshold = args.eig_noise**2, args.eig_threshold
-        features, width, noise = args.model_features, args.model_width, args.input_noise
-        self.register_buffer("noise", torch.tensor([noise, noise, 5 * noise, 5 * noise]))
-        self.features = FourierFeatures(self.members, features, args.model_scale)
-        self.networks = BatchedMLP(self.members, (in_dim + features, width, width, 2 * out_dim), (1.0, 1.0, 1.0))
-        self.linear = BatchedMLP(self.members, (in_dim - 2, out_dim), (0.0,))
-        self.prior_features = FourierFeatures(self.members, features, args.prior_scale)
-        prior = args.prior_size / math.sqrt(features) * torch.randn(self.members, features, out_dim)
-        prior[..., -1] = 0
+        self.members, self.min_eig_var = args.ensemble_size, args.eig_noise**2
+        sizes = (self.members, args.position_dims, self.FEATURES)
+        self.features, self.prior_features = (FourierFeatures(*sizes, scale) for scale in self.LENGTH_SCALES)
+        prior = args.prior_size / math.sqrt(self.FEATURES) * torch.randn(self.members, self.FEATURES, out_dim)
+        prior[..., -2:] = 0
         self.register_buffer("prior", prior)
+        sizes = (in_dim + self.FEATURES, self.WIDTH, self.WIDTH, 2 * out_dim)
+        self.networks = BatchedMLP(self.members, sizes, (1.0, 1.0, 1.0))
         self.out_scale = Standardizer(out_dim)
-        self.optimizer = Adam(list(self.parameters()), self.lr)
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and log-variance of the standardised targets: (M, N, in) -> 2 x (M, N, D)."""
-        return self.learned(*self.fixed(x))
+        self.register_buffer("seen", torch.zeros(2, out_dim))  # least and largest targets
+        self.optimizer = torch.optim.Adam(self.parameters(), self.LR, fused=True)
 
     @torch.no_grad()
     def fixed(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The parts that are not learned, inputs of the networks and prior: (M, N, in) -> (M, N, code), (M, N, D)."""
-        position, rest = x[..., :2], x[..., 2:] * x.new_tensor([SPEED, SPEED, 1.0, 1.0])
-        return torch.cat([position, self.features(position), rest], -1), self.prior_features(position) @ self.prior
+        return torch.cat([self.features(x), x], -1), self.prior_features(x) @ self.prior
 
-    def learned(self, code: Tensor, prior: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and log-variance, from the parts that are fixed: (M, N, code), (M, N, D) -> 2 x (M, N, D)."""
+    def forward(self, code: Tensor, prior: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and log-variance of the standardised targets: (M, N, code), (M, N, D) -> 2 x (M, N, D)."""
         mean, raw = self.networks(code).chunk(2, -1)
-        mean = mean + self.linear(code[..., -4:]) + prior
-        return mean, self.MIN_LOG_VAR + (self.MAX_LOG_VAR - self.MIN_LOG_VAR) * raw.sigmoid()
+        return mean + prior, self.MIN_LOG_VAR + (self.MAX_LOG_VAR - self.MIN_LOG_VAR) * raw.sigmoid()
 
     def fit(self, x: Tensor, y: Tensor, steps: int) -> float:
         """Gradient steps on the beta-NLL (Seitzer et al., 2022) with beta = 1; every member draws its own mini-batches.
 
         The plain likelihood explains rare contacts with walls as noise; multiplied by the variance it does not. The
         learning rate falls to 0 within every call: at a constant rate the members jitter and EIG cannot fade.
-        From a state with noise on it, the true next state is to be predicted, so that errors do not add up along a
-        trajectory (Sanchez-Gonzalez et al., 2020): a ball at rest at a wall would creep into it in imagination.
         """
         self.out_scale.fit(y)
-        index = torch.randint(len(x), (self.members, steps * self.batch_size), device=x.device)
-        x, y = x[index], y[index]  # (M, steps * B, ...)
-        noise = self.noise * torch.randn_like(x[..., :4])
-        x[..., :4] += noise
-        y[..., :4] -= noise
-        batches = [part.split(self.batch_size, 1) for part in (*self.fixed(x), self.out_scale(y))]
+        self.seen.copy_(torch.stack([y.amin(0), y.amax(0)]))
+        index = torch.randint(len(x), (self.members, steps * self.BATCH), device=x.device)
+        member = torch.arange(self.members, device=x.device)[:, None]
+        code, prior = (part[member, index] for part in self.fixed(x.expand(self.members, -1, -1)))
+        batches = [part.split(self.BATCH, 1) for part in (code, prior, self.out_scale(y)[index])]
         for step, (code, prior, target) in enumerate(zip(*batches, strict=True)):
-            self.optimizer.lr = self.lr * (1 - step / steps)
-            mean, log_var = self.learned(code, prior)  # (M, B, D) each
-            error = (target - mean).square()
-            # the gradient of var * (log var + error / var), with the first var held fixed
-            loss = (error + log_var * (log_var.exp() - error).detach()).mean(1).sum()
-            loss.backward()
+            self.optimizer.param_groups[0]["lr"] = self.LR * (1 - step / steps)
+            mean, log_var = self(code, prior)  # (M, B, D) each
+            error, var = (target - mean).detach(), log_var.detach().exp()
+            # the gradients of var * (log var + error^2 / var), with the first var held fixed
+            gradients = -2 * error / self.BATCH, (var - error.square()) / self.BATCH
+            self.optimizer.zero_grad()
+            torch.autograd.backward((mean, log_var), gradients)
             self.optimizer.step()
-        return error.mean().item()
+        return error.square().mean().item()
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and noise variance of every member, in the units of the targets: (N, in) -> 2 x (M, N, D)."""
-        mean, log_var = self(x.expand(self.members, -1, -1))
+        """Mean and noise variance of every member: (N, in) -> 2 x (M, N, D)."""
+        mean, log_var = self(*self.fixed(x.expand(self.members, -1, -1)))
         return self.out_scale.mean + self.out_scale.scale * mean, self.out_scale.scale.square() * log_var.exp()
 
     @torch.no_grad()
-    def advance(self, x: Tensor) -> Tensor:
-        """One draw of every outcome, row k always from the same member: (N, in) -> (N, D).
+    def advance(self, x: Tensor, sample: bool) -> Tensor:
+        """The mean of the members or a draw, of row k always from the same one: (N, in) -> (N, D).
 
-        A trajectory then lives in one possible world: a wall that one of five members doubts is passed by a fifth of
-        the trajectories, and not by all of them sooner or later.
+        A trajectory of draws lives in one possible world: a wall that one of five members doubts is passed by a fifth
+        of the trajectories, and not by all of them sooner or later. No outcome is believed beyond those seen.
         """
+        if not sample:
+            return self.predict(x)[0].mean(0).clamp(*self.seen)
         share = -(-len(x) // self.members)
         rows = torch.arange(self.members * share, device=x.device) % len(x)
-        mean, log_var = self(x[rows].view(self.members, share, -1))
+        mean, log_var = self(*self.fixed(x[rows].view(self.members, share, -1)))
         y = mean + (0.5 * log_var).exp() * torch.randn_like(mean)  # (M, share, D)
-        return (self.out_scale.mean + self.out_scale.scale * y).flatten(0, 1)[: len(x)]
+        return (self.out_scale.mean + self.out_scale.scale * y).flatten(0, 1)[: len(x)].clamp(*self.seen)
 
-    def eig(self, mean: Tensor, var: Tensor) -> Tensor:
-        var = var.maximum(self.min_eig_var * self.out_scale.scale.square())
-        return (mixture_eig(mean, var) - self.threshold).clamp_min(0)
-
-    def entropy(self, mean: Tensor, var: Tensor) -> Tensor:
-        """H[mixture] = EIG + mean entropy of the members: (N,)."""
-        return mixture_eig(mean, var) + gaussian_entropy(var).mean(0)
-
-    def variance(self, mean: Tensor, var: Tensor) -> Tensor:
-        """Predictive variance, in units of the targets' own, summed over outputs: (N,)."""
-        return ((var.mean(0) + mean.var(0, correction=0)) / self.out_scale.scale.square()).sum(-1)
-
-    def error(self, mean: Tensor, var: Tensor, y: Tensor) -> Tensor:
-        """Distance of the outcome from the mean, in units of the targets' deviation: (N,)."""
-        return ((mean.mean(0) - y) / self.out_scale.scale).norm(dim=-1)
+    def statistics(self, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """EIG (N,), mean and variance (N, D) of the mixture, from 2 x (M, N, D)."""
+        eig = mixture_eig(mean, var.maximum(self.min_eig_var * self.out_scale.scale.square()))
+        return eig, mean.mean(0), var.mean(0) + mean.var(0, correction=0)
 
 
 class SparseGP(SVGP):
-    """Sparse variational GP (Titsias, 2009), on the inputs or, as a deep kernel, on learned features of them.
+    """Sparse variational GP (Titsias, 2009) on the inputs or, as a deep kernel, on learned features of them.
 
-    It computes in float64: its matrices are small, and ill-conditioned where transitions are alike.
+    In float64: its matrices are small, and ill-conditioned where transitions are alike. It is fitted to at most ROWS
+    transitions, half of them the newest and half a random part of the others, so that the cost of an update is bounded.
     """
 
-    def __init__(self, in_dim: int, out_dim: int, num_inducing: int, lr: float, features: nn.Module | None = None):
-        super().__init__(in_dim, out_dim, num_inducing, features=features)
+    INDUCING, LR, ROWS = 64, 0.05, 2000
+
+    def __init__(self, in_dim: int, out_dim: int, args: Args):
+        features = ResNetFeatures(in_dim, PriorEnsemble.WIDTH) if args.dynamics == "dk" else None
+        super().__init__(in_dim, out_dim, self.INDUCING, features=features)
         self.double()
-        self.lr = lr
+        self.min_eig_var = args.eig_noise**2
+        self.register_buffer("seen", torch.zeros(2, out_dim))  # least and largest targets
 
     def fit(self, x: Tensor, y: Tensor, steps: int) -> float:
-        super().fit(x, y, steps, self.lr)
-        with torch.no_grad():
-            return -float(self.collapsed_bound(x, y)) / len(x)
+        self.seen.copy_(torch.stack([y.amin(0), y.amax(0)]))
+        if len(x) > self.ROWS:
+            order = torch.randperm(len(x) - self.ROWS // 2, device=x.device)[: self.ROWS // 2]
+            x, y = (torch.cat([part[order], part[-self.ROWS // 2 :]]) for part in (x, y))
+        return super().fit(x, y, steps, self.LR)
 
-    def predict(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance of the latent function: (N, in) -> 2 x (N, D)."""
-        mean, var = super().predict(x)
-        return mean.to(x.dtype), var.to(x.dtype)
+    def advance(self, x: Tensor, sample: bool) -> Tensor:
+        """The mean or a draw of the outcome, within what was seen: (N, in) -> (N, D)."""
+        _, mean, var = self.statistics(*self.predict(x))
+        return (mean + sample * var.sqrt() * torch.randn_like(mean)).clamp(*self.seen)
 
-    def sample(self, mean: Tensor, var: Tensor) -> Tensor:
-        """One draw of the outcome: 2 x (N, D) -> (N, D)."""
-        return mean + self.total(var).sqrt() * torch.randn_like(mean)
-
-    def total(self, var: Tensor) -> Tensor:
-        """Variance of an outcome: of the function and of the noise."""
-        return var + self.noise.detach().to(var.dtype)
-
-    def eig(self, mean: Tensor, var: Tensor) -> Tensor:
-        return gaussian_eig(var, self.noise.detach().to(var.dtype))
-
-    def entropy(self, mean: Tensor, var: Tensor) -> Tensor:
-        return gaussian_entropy(self.total(var))
-
-    def variance(self, mean: Tensor, var: Tensor) -> Tensor:
-        """Predictive variance, in units of the targets' own, summed over outputs: (N,)."""
-        return (self.total(var) / self.out_scale.scale.square().to(var.dtype)).sum(-1)
-
-    def error(self, mean: Tensor, var: Tensor, y: Tensor) -> Tensor:
-        """Distance of the outcome from the mean, in units of the targets' deviation: (N,)."""
-        return ((mean - y) / self.out_scale.scale.to(mean.dtype)).norm(dim=-1)
+    def statistics(self, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """EIG (N,), mean and variance (N, D) of the outcome, from those of the latent function."""
+        noise, scale = self.noise.detach().to(var.dtype), self.out_scale.scale.to(var.dtype)
+        eig = gaussian_eig(var, noise.maximum(self.min_eig_var * scale.square()))
+        return eig, mean, var + noise
 
 
-class MazeGP(SparseGP):
-    """The sparse GP with the floor and the threshold of the EIG that the ensemble has."""
-
-    def __init__(self, in_dim: int, out_dim: int, args: Args, features: nn.Module | None = None):
-        super().__init__(in_dim, out_dim, args.inducing_points, args.gp_lr, features)
-        self.min_eig_var, self.threshold = args.gp_eig_noise**2, args.eig_threshold
-
-    def advance(self, x: Tensor) -> Tensor:
-        return self.sample(*self.predict(x))
-
-    def eig(self, mean: Tensor, var: Tensor) -> Tensor:
-        noise = self.noise.detach().maximum(self.min_eig_var * self.out_scale.scale.square()).to(var.dtype)
-        return (gaussian_eig(var, noise) - self.threshold).clamp_min(0)
-
+Dynamics = PriorEnsemble | SparseGP
 
 # ---------------------------------------------------------------------------------------------------------- bonuses
 
@@ -581,245 +458,151 @@ def mixture_eig(mean: Tensor, var: Tensor) -> Tensor:
     return -log_overlap.exp().mean(1).log().mean(0)
 
 
-# ------------------------------------------------------------------------------------------------------- SAC policy
+def bonuses(dynamics: Dynamics, mean: Tensor, var: Tensor, y: Tensor | None = None) -> dict[str, Tensor]:
+    """Intrinsic rewards (N,) of a prediction and, where the outcome y (N, D) is known, of its error. Add yours here."""
+    eig, centre, total = dynamics.statistics(mean, var)
+    scale = dynamics.out_scale.scale.to(total.dtype)  # deviation of the targets, the unit of variance and error
+    found = {"eig": eig, "entropy": gaussian_entropy(total), "variance": (total / scale.square()).sum(-1)}
+    if y is not None:
+        found["error"] = ((y - centre) / scale).norm(dim=-1)
+    return found
 
 
-class TwinCritics(nn.Module):
-    """Two networks from state and action to a value, as one batch."""
-
-    def __init__(self, in_dim: int, width: int):
-        super().__init__()
-        self.networks = BatchedMLP(2, (in_dim, width, width), (1.0, 1.0))
-        bound = 1 / math.sqrt(width)
-        self.head = nn.Parameter(nn.init.uniform_(torch.empty(2, 1, width), -bound, bound))
-        self.bias = nn.Parameter(torch.zeros(2, 1))
-
-    def forward(self, state: Tensor, action: Tensor) -> Tensor:
-        """(N, S), (N, A) -> (2, N)."""
-        x = torch.cat([state, action], -1)  # (N, S + A)
-        x = F.silu(self.networks(x.expand(2, -1, -1)))  # (2, N, width)
-        return (x * self.head).sum(-1) + self.bias  # a matrix product with one column takes four times as long
+# ----------------------------------------------------------------------------------------------------------- solver
 
 
 class SAC(nn.Module):
     """Tanh-Gaussian actor, twin critics and temperature, and the update of Haarnoja et al. (2018).
 
-    All networks see Fourier features of the position and the velocity. Densities are relative to the uniform policy:
-    its entropy is 0 and that of all others negative, so that nothing is earned by going on where nothing is learnt.
+    All networks see the state and Fourier features of the position. Densities are relative to the uniform policy: its
+    entropy is 0 and that of all others negative, so that nothing is earned by going on where nothing is learnt.
     """
 
+    WIDTH, FEATURES, LENGTH_SCALE, BATCH, TAU = 64, 64, 1.0, 256, 0.02
     MAX_MEAN, MIN_LOG_STD, MAX_LOG_STD = 2.0, -3.0, 0.5  # before the tanh: a saturated actor would not learn
 
-    def __init__(self, action_dim: int, args: Args):
+    def __init__(self, state_dim: int, action_dim: int, args: Args):
         super().__init__()
-        self.tau, self.autotune = args.tau, args.autotune
-        self.target_entropy = -action_dim * (1 + math.log(2))  # -action_dim, relative to the uniform policy
-        self.features = FourierFeatures(1, args.policy_features, args.policy_scale)
-        in_dim, width = args.policy_features + 2, args.policy_width
-        self.actor = BatchedMLP(1, (in_dim, width, width, 2 * action_dim), (1.0, 1.0, 0.1))
-        self.critics, self.targets = (TwinCritics(in_dim + action_dim, width) for _ in range(2))
+        self.autotune, self.target_entropy = args.autotune, -action_dim * (1 + math.log(2))  # over the uniform's
+        self.features = FourierFeatures(1, args.position_dims, self.FEATURES, self.LENGTH_SCALE)
+        in_dim = self.FEATURES + state_dim
+        self.actor = BatchedMLP(1, (in_dim, self.WIDTH, self.WIDTH, 2 * action_dim), (1.0, 1.0, 0.1))
+        sizes = (in_dim + action_dim, self.WIDTH, self.WIDTH, 1)
+        self.critics, self.targets = (BatchedMLP(2, sizes, (1.0, 1.0, 1.0)) for _ in range(2))
         self.targets.load_state_dict(self.critics.state_dict())
-        self.targets.requires_grad_(False)
         self.log_temperature = nn.Parameter(torch.tensor(math.log(args.temperature)))
-        self.actor_parameters, self.critic_parameters = list(self.actor.parameters()), list(self.critics.parameters())
-        self.target_parameters = list(self.targets.parameters())
-        every = [*self.actor_parameters, *self.critic_parameters, self.log_temperature]
-        self.optimizer = Adam(every if self.autotune else every[:-1], args.policy_lr)
-        self.losses: dict[str, Tensor] = {}
+        trained = [*self.actor.parameters(), *self.critics.parameters(), self.log_temperature]
+        self.optimizer = torch.optim.Adam(trained, args.policy_lr, fused=True)
 
     def encode(self, state: Tensor) -> Tensor:
-        """What the networks see of a state: (N, S) -> (N, features + 2)."""
-        return torch.cat([self.features(state[None, :, :2])[0], SPEED * state[:, 2:]], -1)
+        """What the networks see of a state: (N, S) -> (N, code)."""
+        return torch.cat([self.features(state[None])[0], state], -1)
 
-    def sample(self, code: Tensor) -> tuple[Tensor, Tensor]:
+    def sample(self, code: Tensor, spread: float = 1.0) -> tuple[Tensor, Tensor]:
         """Actions and the logarithm of their density over the uniform one: (N, code) -> (N, A), (N,)."""
         mean, raw = self.actor(code[None])[0].chunk(2, -1)  # (N, A) each
         mean = self.MAX_MEAN * (mean / self.MAX_MEAN).tanh()
         log_std = self.MIN_LOG_STD + 0.5 * (self.MAX_LOG_STD - self.MIN_LOG_STD) * (raw.tanh() + 1)
-        noise = torch.randn_like(mean)
+        noise = spread * torch.randn_like(mean)
         before = torch.addcmul(mean, log_std.exp(), noise)  # (N, A), a = tanh(before)
         # log N(before) - log(1 - tanh(before)^2), the latter as 2 (log 2 - before - softplus(-2 before)), + log 2
-        log_prob = 2 * (before + F.softplus(-2 * before)) - log_std - 0.5 * noise.square()  # (N, A)
-        constant = mean.shape[-1] * (0.5 * math.log(2 * math.pi) + math.log(2))
-        return before.tanh(), log_prob.sum(-1) - constant
+        log_prob = 2 * (before + F.softplus(-2 * before)) - log_std - 0.5 * (noise.square() + math.log(8 * math.pi))
+        return before.tanh(), log_prob.sum(-1)
 
     @torch.no_grad()
-    def act(self, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Sample actions, with their log-densities: (N, S) -> (N, A), (N,)."""
-        return self.sample(self.encode(state))
+    def act(self, state: Tensor, spread: float = 1.0) -> tuple[Tensor, Tensor]:
+        """Actions and their log-densities, with a spread of 0 the mean action: (N, S) -> (N, A), (N,)."""
+        return self.sample(self.encode(state), spread)
+
+    @staticmethod
+    def quality(critics: BatchedMLP, code: Tensor, action: Tensor, frozen: bool = False) -> Tensor:
+        """Values of actions by both critics: (N, code), (N, A) -> (2, N)."""
+        return critics(torch.cat([code, action], -1).expand(2, -1, -1), frozen)[..., 0]
 
     @torch.no_grad()
     def value(self, state: Tensor) -> Tensor:
         """Soft value by the target critics: (N, S) -> (N,)."""
         code = self.encode(state)
         action, log_prob = self.sample(code)
-        return self.targets(code, action).amin(0) - self.log_temperature.exp() * log_prob
+        return self.quality(self.targets, code, action).amin(0) - self.log_temperature.exp() * log_prob
 
-    def update(self, states: Tensor, actions: Tensor, returns: Tensor) -> None:
-        """One gradient step of everything on a batch: (N, S), (N, A), (N,)."""
+    def update(self, states: Tensor, actions: Tensor, returns: Tensor) -> dict[str, Tensor]:
+        """One gradient step of everything on a batch (N, S), (N, A), (N,); its losses, entropies and values."""
         code, temperature = self.encode(states), self.log_temperature.exp().detach()
-        critic_loss = (self.critics(code, actions) - returns).square().mean(1).sum()
+        critic_loss = (self.quality(self.critics, code, actions) - returns).square().mean(1).sum()
         new_actions, log_prob = self.sample(code)
-        value = self.critics(code, new_actions).amin(0)  # (N,)
+        value = self.quality(self.critics, code, new_actions, frozen=True).min(0).values  # (N,)
         actor_loss = (temperature * log_prob - value).mean()
-        critic_loss.backward(inputs=self.critic_parameters)
-        actor_loss.backward(inputs=self.actor_parameters)  # the critics' weights get no gradient from it
+        self.optimizer.zero_grad()
+        (critic_loss + actor_loss).backward()
         if self.autotune:
             self.log_temperature.grad = -(log_prob.detach().mean() + self.target_entropy)
-        self.optimizer.step()  # of actor, critics and temperature
+        self.optimizer.step()  # what has no gradient stays
         with torch.no_grad():
-            torch._foreach_lerp_(self.target_parameters, self.critic_parameters, self.tau)
-        self.losses = {"critic_loss": critic_loss, "actor_loss": actor_loss, "entropy": -log_prob, "value": value}
-
-    def last_losses(self) -> dict[str, float]:
-        """Means of the last update, fetched only when they are logged."""
-        return {name: float(value.detach().mean()) for name, value in self.losses.items()}
+            for target, parameter in zip(self.targets.parameters(), self.critics.parameters(), strict=True):
+                target.lerp_(parameter, self.TAU)
+        losses = {"critic": critic_loss, "actor": actor_loss, "entropy": -log_prob, "value": value}
+        return {name: loss.detach() for name, loss in losses.items()}
 
 
 # ------------------------------------------------------------------------------------------------------ imagination
 
 
 @torch.no_grad()
-def imagine_from(
-    policy: SAC, dynamics: PriorEnsemble | MazeGP, start: Tensor, horizon: int, random_actions: float
-) -> tuple[list[Tensor], Tensor, Tensor]:
-    """Trajectories of J steps from the states start (K, S), inside the model: no real environment takes part.
+def imagine(policy: SAC, dynamics: Dynamics, start: Tensor, horizon: int, eta: float, args: Args, sample: bool = True):
+    """Alg. 1, lines 7 to 9: trajectories of J actions inside the model from the states start (K, S).
 
-    Returns states (J, K, S), actions, log-densities of the policy's actions, outcomes (J, K, D), and the mean and
-    variance that the model predicted, ([M,] J * K, D), from which the bonus is computed in one call.
+    Returns states (J * K, S), actions (J * K, A) and soft lambda-returns (J * K,), the first steps first. Returns go on
+    after random actions, as in Peng and Williams' Q(lambda): values travel many steps in one planning. With a bonus, a
+    gain of information leaves exp(-EIG) of the possible worlds, and so much of what follows counts. Without one EIG
+    must not act: where values are negative, an early end is a reward. To compare actions (the look-ahead), trajectories
+    follow the mean of the model instead of samples, and lambda is 1.
     """
     state, steps = start, []
     for _ in range(horizon):
         action, log_prob = policy.act(state)  # (K, A), (K,)
-        own = torch.rand_like(action[:, :1]) >= random_actions  # (K, 1)
+        own = torch.rand_like(action[:, :1]) >= args.random_actions  # (K, 1)
         action = torch.where(own, action, 2 * torch.rand_like(action) - 1)
-        y = dynamics.advance(torch.cat([state, action], -1))  # (K, D)
+        y = dynamics.advance(torch.cat([state, action], -1), sample)  # (K, D)
         steps.append((state, action, log_prob, y))
-        state = state + y[:, :-1]
-    trajectories = [torch.stack(column) for column in zip(*steps, strict=True)]  # (J, K, ...) each
-    x = torch.cat(trajectories[:2], -1).flatten(0, 1)  # (J * K, S + A)
-    return trajectories, *dynamics.predict(x)
+        state = valid(state + y[:, :-2])
+    states, actions, log_probs, outcomes = (torch.stack(column) for column in zip(*steps, strict=True))  # (J, K, ...)
+    rewards, survival = outcomes[..., -2], 1 - outcomes[..., -1]
+    if eta:  # r = r^e + eta r^i
+        found = bonuses(dynamics, *dynamics.predict(torch.cat([states, actions], -1).flatten(0, 1)))
+        rewards = rewards + eta * found[args.bonus].view_as(rewards)
+        survival = survival * (-found["eig"] * args.survival).exp().view_as(rewards)
+    values = policy.value(torch.cat([states[1:], state[None]]).flatten(0, 1)).view_as(rewards)  # of the next states
+    entropies = -policy.log_temperature.exp() * log_probs
+    returns = lambda_returns(rewards, args.gamma * survival, values, entropies, args.lam if sample else 1.0)
+    return states.flatten(0, 1), actions.flatten(0, 1), returns.flatten()
 
 
-def lambda_returns(rewards: Tensor, discounts: Tensor, next_values: Tensor, entropies: Tensor, lam: float) -> Tensor:
-    """Soft returns of imagined trajectories; tensors and result are (J, K).
-
-    They go on after random actions, as in Peng and Williams' Q(lambda): values travel many steps in one planning.
-    """
-    returns = torch.zeros_like(rewards)
-    ahead = next_values[-1]
+def lambda_returns(rewards: Tensor, discounts: Tensor, values: Tensor, entropies: Tensor, lam: float) -> Tensor:
+    """Returns of trajectories from the values of their next states, all (J, K)."""
+    returns, ahead = torch.zeros_like(rewards), values[-1]
     for j in reversed(range(len(rewards))):
         returns[j] = rewards[j] + discounts[j] * ahead
-        if j > 0:
-            ahead = torch.lerp(next_values[j - 1], returns[j] + entropies[j], lam)
+        ahead = torch.lerp(values[j - 1], returns[j] + entropies[j], lam)  # as seen from the step before
     return returns
 
 
-@torch.no_grad()
-def plan(
-    policy: SAC,
-    dynamics: PriorEnsemble | MazeGP,
-    start: Tensor,
-    horizon: int,
-    lam: float,
-    eta: float,
-    seen: Tensor,
-    args: Args,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Alg. 1, lines 7 to 9: trajectories of J actions from the states start (K, S), and their returns.
-
-    Rewards beyond those seen are not believed. Returns states (J, K, S), actions, next states, returns (J, K) and
-    survival (J, K), the probability that a trajectory goes on. It ends at the goal, where the reward is 1. With a
-    bonus, a gain of information leaves exp(-EIG) of the possible worlds, and a trajectory is in one of them with that
-    probability; otherwise it would gain the same information again and again. Without a bonus EIG must not act: where
-    values are negative, an early end is a reward.
-    """
-    (states, actions, log_probs, outcomes), mean, var = imagine_from(
-        policy, dynamics, start, horizon, args.random_actions
-    )
-    next_states = states + outcomes[..., :-1]
-    rewards = outcomes[..., -1].clamp(seen.min(), seen.max())
-    survival = 1 - rewards
-    if eta:  # r = r^e + eta r^i
-        rewards = rewards + eta * getattr(dynamics, args.bonus)(mean, var).view_as(rewards)
-        survival = survival * (-dynamics.eig(mean, var)).exp().view_as(rewards)
-    next_values = policy.value(next_states.flatten(0, 1)).view_as(rewards)
-    entropies = -policy.log_temperature.exp() * log_probs
-    returns = lambda_returns(rewards, args.gamma * survival, next_values, entropies, lam)
-    return states, actions, next_states, returns, survival
+def batches(policy: SAC, x: Tensor, y: Tensor, rewards: Tensor, imagined: tuple[Tensor, ...], args: Args):
+    """G batches of states, actions and returns, of real transitions with one-step returns and of imagined ones."""
+    state_dim, real = y.shape[1] - 2, round(args.real_share * SAC.BATCH) if imagined else SAC.BATCH
+    for _ in range(args.policy_updates):
+        parts = []
+        if real > 0:
+            i = torch.randint(len(x), (real,), device=x.device)
+            values = policy.value(x[i, :state_dim] + y[i, :state_dim])
+            parts.append((x[i, :state_dim], x[i, state_dim:], rewards[i] + args.gamma * (1 - y[i, -1]) * values))
+        if real < SAC.BATCH:
+            i = torch.randint(len(imagined[0]), (SAC.BATCH - real,), device=x.device)
+            parts.append([column[i] for column in imagined])
+        yield parts[0] if len(parts) == 1 else [torch.cat(column) for column in zip(*parts, strict=True)]
 
 
-# --------------------------------------------------------------------------------------------------------- pictures
-
-PIXELS = 64  # of a cell
-WALL, FLOOR, START, GOAL = (45, 50, 60), (246, 246, 244), (35, 35, 40), (20, 150, 70)
-TIME = ((165, 190, 240), (75, 95, 200), (135, 45, 150), (215, 45, 70), (250, 150, 30))  # first to last step
-HEAT = ((255, 250, 235), (253, 200, 120), (235, 95, 50), (140, 10, 45))  # 0 to the largest value
-
-
-def colours(values: np.ndarray, scale: tuple) -> np.ndarray:
-    """Values in [0, 1] as colours of a scale: (...) -> (..., 3)."""
-    stops = np.linspace(0, 1, len(scale))
-    return np.stack([np.interp(values, stops, channel) for channel in np.array(scale).T], -1).astype(np.uint8)
-
-
-def draw(maze: Maze, squares: np.ndarray | None = None, path: np.ndarray | None = None) -> np.ndarray:
-    """The maze with values of its squares (0 white, the largest red) or a path (n, 2) (early blue, late orange).
-
-    The bar at the bottom is the scale. Returns a picture (height, width, 3).
-    """
-
-    def large(grid: np.ndarray, pixels: int) -> np.ndarray:
-        return grid.repeat(pixels, 0).repeat(pixels, 1)
-
-    floor = large(maze.reachable, PIXELS)
-    picture = np.where(floor[..., None], np.uint8(FLOOR), np.uint8(WALL))  # (height, width, 3)
-    if squares is not None:
-        values = large(squares / max(float(squares.max()), 1e-12), PIXELS // Maze.PARTS)
-        picture[floor] = colours(values[floor], HEAT)
-    if path is not None:
-        rows, columns = maze.cell(path, PIXELS)
-        for i, j in np.ndindex(4, 4):  # a line of four pixels, which has no gaps at full speed
-            picture[rows + i - 2, columns + j - 2] = colours(np.linspace(0, 1, len(path)), TIME)
-    pixels = maze.centre(np.stack(np.indices(floor.shape), -1), PIXELS)  # (height, width, 2), their positions
-    to_start, to_goal = (np.linalg.norm(pixels - place, axis=-1) for place in (maze.start, maze.goal))
-    picture[(to_start < 0.12) | (abs(to_start - 0.2) < 0.03)] = START
-    picture[(to_goal < 0.12) | (abs(to_goal - 0.45) < 0.03)] = GOAL
-    bar = colours(np.linspace(0, 1, picture.shape[1]), TIME if squares is None else HEAT)
-    return np.concatenate([picture, np.broadcast_to(bar, (PIXELS // 4, *bar.shape))])
-
-
-@torch.no_grad()
-def eig_map(maze: Maze, dynamics: PriorEnsemble | MazeGP, device: torch.device) -> np.ndarray:
-    """EIG of every square, the mean over standing still and moving at half speed in four directions."""
-    positions = torch.as_tensor(maze.free_positions(), dtype=torch.float32, device=device)  # (P, 2)
-    pushes = torch.tensor([[0, 0], [1, 0], [-1, 0], [0, 1], [0, -1]], dtype=torch.float32, device=device)  # (5, 2)
-    motion = torch.cat([2.5 * pushes, pushes], -1)  # (5, 4), velocity and action
-    x = torch.cat([positions.repeat_interleave(5, 0), motion.repeat(len(positions), 1)], -1)  # (P * 5, S + A)
-    squares = np.zeros(maze.visits.shape)
-    squares[maze.fine(maze.reachable)] = dynamics.eig(*dynamics.predict(x)).view(-1, 5).mean(1).cpu().numpy()
-    return squares
-
-
-def save_picture(writer: SummaryWriter, run_dir: Path, name: str, picture: np.ndarray, step: int) -> None:
-    writer.add_image(name, picture, step, dataformats="HWC")
-    png = summary.image(name, picture, dataformats="HWC").value[0].image.encoded_image_string
-    (run_dir / f"{name}.png").write_bytes(png)
-
-
-def record_video(maze: Maze, args: Args, resets: int, actions: np.ndarray, folder: Path) -> None:
-    """The last episode before a camera: the same seed, resets and actions give the same states."""
-    env = make_env(maze, args.reset_interval, args.jitter, "rgb_array")
-    env = gym.wrappers.RecordVideo(env, str(folder), episode_trigger=lambda episode: episode == resets)
-    env.reset(seed=args.seed)
-    for _ in range(resets):
-        env.reset()
-    for action in actions:
-        env.step(action)
-    env.close()
-
-
-# -------------------------------------------------------------------------------------------------------------- main
+# ------------------------------------------------------------------------------------------------- input and output
 
 
 def refuse(message: str) -> None:
@@ -829,299 +612,232 @@ def refuse(message: str) -> None:
 
 def check(args: Args) -> None:
     """Refuse bad input before anything is written."""
+    for (low, high), names in RANGES.items():
+        for name in names.split():
+            value, bounds = getattr(args, name), f"from {low:g} up" if high == math.inf else f"from {low:g} to {high:g}"
+            if not (low <= value <= high and math.isfinite(value)):
+                refuse(f"--{name.replace('_', '-')} is {value}, it must be a number {bounds}")
     if args.method == "pts-be" and args.bonus == "error":
         refuse("--bonus error needs the real next state: use it with --method be, or choose eig, entropy or variance")
-    for name, value in asdict(args).items():
-        flag = f"--{name.replace('_', '-')}"
-        if type(value) is int and value < 1 and name not in ("seed", "warmup_steps", "lookahead"):
-            refuse(f"{flag} is {value}, it must be at least 1")
-        if type(value) in (int, float) and not 0 <= value < math.inf:
-            refuse(f"{flag} is {value}, it must be a number from 0 up")
-    for name in ("gamma", "lam", "tau", "random_actions"):
-        if getattr(args, name) > 1:
-            refuse(f"--{name.replace('_', '-')} is {getattr(args, name)}, it must be at most 1")
-    for name in ("model_scale", "prior_scale", "policy_scale", "temperature"):
-        if getattr(args, name) == 0:
-            refuse(f"--{name.replace('_', '-')} is 0, it must be larger")
-    if args.jitter > 0.25:
-        refuse(f"--jitter is {args.jitter}, it must be at most 0.25: start and goal would touch walls")
-    for name in ("total_timesteps", "reset_interval", "warmup_steps", "policy_interval", "model_interval"):
-        if getattr(args, name) % args.action_repeat:
-            flag, value = f"--{name.replace('_', '-')}", getattr(args, name)
-            refuse(f"{flag} is {value}, it must be a multiple of --action-repeat, {args.action_repeat}")
     if args.cuda and not torch.cuda.is_available():
         refuse("--cuda was asked for, but PyTorch sees no GPU: leave it out to run on the CPU")
-    for flag, packages in {"track": ("wandb",), "capture_video": ("moviepy",)}.items():
-        missing = [package for package in packages if find_spec(package) is None]
-        if getattr(args, flag) and missing:
-            refuse(f"--{flag.replace('_', '-')} needs packages that are not installed: pip install {' '.join(missing)}")
-    maze = read_maze(args.maze)
-    if args.capture_video:
-        check_renderer(maze)
+    for flag, package in (("track", "wandb"), ("capture_video", "moviepy")):
+        if getattr(args, flag) and find_spec(package) is None:
+            refuse(f"--{flag.replace('_', '-')} needs a package that is not installed: pip install {package}")
 
 
-def check_renderer(maze: Maze) -> None:
-    """Refuse where MuJoCo cannot draw off-screen. Gymnasium reads MUJOCO_GL when it draws for the first time."""
-    os.environ["MUJOCO_GL"] = RENDERER or ("egl" if sys.platform == "linux" else "glfw")
-    reason = None
-    with contextlib.redirect_stderr(io.StringIO()):  # what fails warns as well, and again when it is deleted
-        try:
-            env = make_env(maze, 1, render_mode="rgb_array")
-            env.reset()
-            env.render()
-            env.close()
-        except Exception as error:  # each renderer fails in its own way
-            reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
-    if reason:
-        refuse(
-            f"--capture-video: MuJoCo cannot draw with MUJOCO_GL={os.environ['MUJOCO_GL']} ({reason}): "
-            "install EGL or OSMesa and set MUJOCO_GL to egl or osmesa"
-        )
+def say(text: str, end: str = "\n") -> None:
+    """Print, on a terminal over the line of progress, whatever has become of it."""
+    try:
+        print(f"\r{text:<100}" if os.isatty(1) else text, end=end, flush=True)
+    except (OSError, ValueError):
+        sys.stdout = None
 
 
-def require_finite(values: dict[str, float], step: int) -> None:
-    for name, value in values.items():
-        if not math.isfinite(value):
-            raise FloatingPointError(f"{name} is {value} at step {step}")
+def attempt(task: Callable, *inputs):
+    """Do what may fail without loss, for a line of warning: each part fails in its own way."""
+    try:
+        return task(*inputs)
+    except Exception as error:
+        say(f"warning: {task.__name__} failed: {error}")
 
 
-def git_commit() -> str | None:
-    """Commit of this file's repository, with -dirty where Python files differ from it."""
+class Run:
+    """The folder of a run: what is logged and left there, and an ending that loses nothing."""
 
-    def git(*command: str) -> str:
-        folder = str(Path(__file__).resolve().parent)
-        return subprocess.run(
-            ["git", "-C", folder, *command], capture_output=True, text=True, check=False
-        ).stdout.strip()
+    def __init__(self, args: Args, visits: Visits, **models: nn.Module):
+        self.args, self.visits, self.models = args, visits, models
+        self.kind = {"method": args.method, "bonus": args.bonus if args.method in ("be", "pts-be") else None}
+        self.kind["dynamics"] = args.dynamics if args.method in ("be", "pts", "pts-be") else None
+        self.label = "-".join(filter(None, self.kind.values()))
+        default = f"{visits.name}__{self.label}__{args.seed}__{time.time_ns() // 10**6}"
+        self.folder = Path("runs", args.run_name or default)
+        if Path("runs").resolve() not in self.folder.resolve().parents or self.folder.exists():
+            refuse(f"--run-name {args.run_name}: {self.folder} is taken or not in runs/, choose another name")
+        if args.track:
+            import wandb
 
-    commit = git("rev-parse", "HEAD")
-    return commit + ("-dirty" if git("status", "--porcelain", "--", "*.py") else "") if commit else None
+            place = {"project": args.wandb_project_name, "entity": args.wandb_entity, "name": self.folder.name}
+            wandb.init(**place, config=asdict(args), sync_tensorboard=True, save_code=True)
+        self.writer = SummaryWriter(self.folder)
+        table = "".join(f"|{flag}|{value}|\n" for flag, value in asdict(args).items())
+        self.writer.add_text("hyperparameters", f"|param|value|\n|-|-|\n{table}")
+        self.start, self.printed, self.stopped = time.time(), 0.0, 0
+
+    def __enter__(self) -> "Run":
+        """From here on Ctrl-C and SIGTERM ask the loop to end."""
+        numbers = signal.SIGINT, signal.SIGTERM
+        self.handlers = {n: signal.signal(n, lambda n, _: setattr(self, "stopped", n)) for n in numbers}
+        return self
+
+    def __exit__(self, _, error: BaseException | None, __) -> None:
+        """After the loop, or with what is not finite in it: what was learned is kept."""
+        for number, handler in self.handlers.items():
+            signal.signal(number, handler)
+        path, failed = self.folder / "model.pt", isinstance(error, FloatingPointError)
+        if self.args.save_model or failed:
+            states = {name: model.state_dict() for name, model in self.models.items()}
+            torch.save({"args": asdict(self.args), **states}, path)
+        if failed:
+            print(f"error: {error}; what was learned is in {path}", file=sys.stderr)
+            raise SystemExit(1)
+
+    def log(self, step: int, **groups: dict[str, float | Tensor]) -> None:
+        """Scalars as group/name; one that is not finite ends the run."""
+        for tag, value in ((f"{group}/{name}", v) for group, values in groups.items() for name, v in values.items()):
+            if not math.isfinite(value):
+                raise FloatingPointError(f"{tag} is {float(value)} at step {step}")
+            self.writer.add_scalar(tag, value, step)
+
+    def progress(self, step: int) -> None:
+        """Log the measures of the visits and, on a terminal, rewrite the line that tells how far the run is."""
+        metrics, speed = self.visits.metrics(), step / (time.time() - self.start)
+        self.log(step, charts={"SPS": speed} | {name: v for name, v in metrics.items() if isinstance(v, float)})
+        if os.isatty(1) and time.time() > self.printed + 0.2:
+            self.printed, total = time.time(), self.args.total_timesteps
+            pace = f"{speed:.0f} steps/s  at most {(total - step) / speed:.0f} s left"
+            say(f"step {step}/{total}  coverage {metrics['coverage']:.2f}  {pace}", end="")
+
+    def finish(self, step: int, total_return: float, tasks: list[tuple]) -> dict:
+        """result.json first, atomically, and again when the tasks that may fail have added to it."""
+        args, metrics, seconds = self.args, self.visits.metrics(), time.time() - self.start
+        result = {"script": Path(__file__).stem, **self.kind, "env": self.visits.name, "seed": args.seed}
+        result |= {"total_timesteps": args.total_timesteps, "steps": step, "episodic_return": total_return}
+        result |= {"solved": metrics["solved_step"] is not None, **metrics, "interrupted": self.stopped > 0}
+        result |= {"wall_time_s": seconds, "sps": step / seconds, "args": asdict(args)}
+        for task in [(dict,), *tasks]:
+            result |= attempt(*task) or {}
+            (self.folder / "result.tmp").write_text(json.dumps(result, indent=2) + "\n")
+            os.replace(self.folder / "result.tmp", self.folder / "result.json")
+        self.writer.close()
+        reached = f"goal reached at step {result['solved_step']}" if result["solved"] else "goal not reached"
+        say(f"{reached}, coverage {result['coverage']:.2f}, {seconds:.1f} s, {self.folder}/summary.png")
+        if self.stopped:
+            raise SystemExit(128 + self.stopped)
+        return result
 
 
-def write_json(path: Path, content: dict) -> None:
-    """Atomic: a reader sees the whole file or none."""
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(content, indent=2) + "\n")
-    os.replace(temporary, path)
+def show(run: Run, step: int, dynamics: Dynamics | None) -> list[np.ndarray]:
+    """Pictures of the visits and, once there is a model, of its EIG for TensorBoard."""
+    title = f"{run.visits.name}, {run.label}, seed {run.args.seed}: {step} steps"
+    pictures = {"visits": run.visits.picture(title)}
+    if dynamics is not None:
+        x = torch.as_tensor(run.visits.probes(), device=dynamics.seen.device)
+        eig = torch.cat([bonuses(dynamics, *dynamics.predict(part))["eig"] for part in x.split(4096)])
+        pictures["eig_map"] = run.visits.picture("expected information gain", eig.cpu().numpy())
+    for name, picture in pictures.items():
+        run.writer.add_image(name, picture, step, dataformats="HWC")
+    return list(pictures.values())
+
+
+def summary(run: Run, *inputs) -> None:
+    """The last pictures side by side as summary.png, and the path as path.npy."""
+    Image.fromarray(np.concatenate(show(run, *inputs), 1)).save(run.folder / "summary.png")
+    np.save(run.folder / "path.npy", np.concatenate(run.visits.path))
+
+
+def evaluate(policy: SAC, args: Args, episodes: int, film: Path | None = None) -> dict[str, float]:
+    """Episodes with the policy's mean action and without learning; with a folder `film`, before a camera."""
+    env, _ = make_env(args, "rgb_array" if film else None)
+    env = gym.wrappers.RecordVideo(env, str(film), disable_logger=True) if film else env
+    ends = []
+    for episode in range(episodes):
+        state, info = env.reset(seed=args.seed + episode)
+        while "episode" not in info:  # it is there at the end of one
+            here = torch.as_tensor(state, device=policy.log_temperature.device)
+            action = policy.act(here[None], spread=0.0)[0][0].cpu().numpy()
+            random = args.method == "random"
+            state, _, terminated, _, info = env.step(env.action_space.sample() if random else action)
+        ends.append((terminated, info["episode"]["r"]))
+    env.close()
+    return dict(zip(("eval_success", "eval_return"), np.mean(ends, 0).tolist(), strict=True))
+
+
+# -------------------------------------------------------------------------------------------------------------- main
 
 
 def main(args: Args) -> dict:
     check(args)
-    maze = read_maze(args.maze)
-    start_time = time.time()
-    env_name = f"PointMaze-{Path(args.maze).stem}"
-    run_name = args.run_name or f"{env_name}__{args.exp_name}__{args.seed}__{int(start_time)}"
-    run_dir = Path("runs") / run_name
-    if args.track:
-        import wandb
-
-        wandb.init(project="ptsbe", name=run_name, config=asdict(args), sync_tensorboard=True, save_code=True)
-    writer = SummaryWriter(run_dir)
-    table = "\n".join(f"|{name}|{value}|" for name, value in asdict(args).items())
-    writer.add_text("hyperparameters", f"|param|value|\n|-|-|\n{table}")
-
+    env, visits = make_env(args)
     torch.manual_seed(args.seed)
     device = torch.device("cuda" if args.cuda else "cpu")
-    env = make_env(maze, args.reset_interval, args.jitter)
-    env.action_space.seed(args.seed)
     state_dim, action_dim = env.observation_space.shape[0], env.action_space.shape[0]
-    in_dim, out_dim = state_dim + action_dim, state_dim + 1
+    in_dim, out_dim = state_dim + action_dim, state_dim + 2
+    plans, explores = args.method in ("pts", "pts-be"), args.method in ("be", "pts-be")
 
-    # Alg. 1, line 1: policy, buffer, dynamics model
-    with device:  # whatever is made here lives on it
-        policy = SAC(action_dim, args)
-        if args.dynamics == "de":
-            dynamics = PriorEnsemble(in_dim, out_dim, args)
-        else:
-            features = ResNetFeatures(in_dim, args.model_width) if args.dynamics == "dk" else None
-            dynamics = MazeGP(in_dim, out_dim, args, features)
-    # D: a hold that ends at the goal is shorter than the others, so that their number is not known
-    xs = torch.zeros(args.total_timesteps, in_dim, device=device)  # [state, action]
-    ys = torch.zeros(args.total_timesteps, out_dim, device=device)  # [state change, reward]
-    terminations = torch.zeros(args.total_timesteps, device=device)
-    stored_bonus = torch.zeros(args.total_timesteps, device=device)  # by the model as it was then, 0 before the first
-    plannings: list[tuple[Tensor, Tensor, Tensor]] = []  # D_model: states, actions and returns of the last ones
-    in_walls: list[float] = []
-    path = np.zeros((args.total_timesteps + 1, 2))  # visited positions
-
-    with_bonus = args.method in ("be", "pts-be")
-    plans = args.method in ("pts", "pts-be")
-    needs_model = plans or args.method == "be"
-    fitted = 0  # transitions that the dynamics model has seen
-    step, count = 0, 0  # of the simulator, of transitions
-    solved_step, episode_start, first_action, episodes, total_return, failure = None, 0, 0, 1, 0.0, None
+    # Alg. 1, line 1: policy, model, and D_env as rows of [state, action] and [state change, reward, end]
+    with device:
+        policy = SAC(state_dim, action_dim, args)
+        dynamics = (PriorEnsemble if args.dynamics == "de" else SparseGP)(in_dim, out_dim, args)
+        xs, ys = torch.zeros(args.total_timesteps, in_dim), torch.zeros(args.total_timesteps, out_dim)
+    step = rows = fitted = 0  # steps of the simulator, rows of D_env, rows when the model was last updated
 
     state, _ = env.reset(seed=args.seed)
-    path[0] = state[:2]
-    maze.visit(state[:2])
-    min_distance = float(maze.distance(state[:2]))
-    next_print = time.time() + 0.5
-    try:
-        while step < args.total_timesteps:  # Alg. 1, line 2
-            eta = args.eta * args.eta_decay ** (step / 1000) if with_bonus else 0.0
-            # Alg. 1, line 3: act
-            state_tensor = torch.as_tensor(state, device=device)
-            if args.method == "random" or step < args.warmup_steps:
+    visits.add(state[None], step)
+    with Run(args, visits, policy=policy, dynamics=dynamics) as run:
+        while step < args.total_timesteps and not run.stopped:  # line 2
+            eta = args.eta * args.eta_decay ** (step / 1000) if explores else 0.0
+            here = torch.as_tensor(state, device=device)
+            if args.method == "random" or step < args.warmup_steps:  # line 3
                 action = env.action_space.sample()
-            elif plans and fitted and args.lookahead:  # the first action of the best of K trajectories from here
-                start = state_tensor.expand(args.rollouts, -1)
-                _, actions, _, returns, _ = plan(
-                    policy, dynamics, start, args.lookahead, 1.0, eta, ys[:count, -1], args
-                )
-                action = actions[0, returns[0].argmax()].cpu().numpy()
+            elif plans and args.lookahead:
+                start = here.expand(args.rollouts, -1)
+                _, actions, returns = imagine(policy, dynamics, start, args.lookahead, eta, args, sample=False)
+                action = actions[returns[: args.rollouts].argmax()].cpu().numpy()
             else:
-                action = policy.act(state_tensor[None])[0][0].cpu().numpy()
-            for _ in range(args.action_repeat):
-                next_state, reward, terminated, truncated, _ = env.step(action)
-                require_finite({"the state": float(next_state.sum())}, step)
-                step += 1
-                path[step] = next_state[:2]
-                maze.visit(next_state[:2])
-                min_distance = min(min_distance, float(maze.distance(next_state[:2])))
-                if terminated or truncated or step == args.total_timesteps:
-                    break
-
-            # Alg. 1, line 4: store the transition
-            xs[count] = torch.cat([state_tensor, torch.as_tensor(action, device=device)])
-            ys[count, :-1] = torch.as_tensor(next_state, device=device) - state_tensor
-            ys[count, -1] = reward
-            terminations[count] = float(terminated)
-            count += 1
-            total_return += float(reward)
-            state = next_state
+                action = policy.act(here[None])[0][0].cpu().numpy()
+            next_state, reward, terminated, truncated, info = env.step(action)
+            if not np.isfinite(next_state).all():
+                raise FloatingPointError(f"the state after step {step} is not finite")
+            xs[rows] = torch.as_tensor(np.concatenate([state, action]))  # line 4
+            ys[rows] = torch.as_tensor(np.concatenate([next_state - state, [reward, terminated]]))
+            held = len(info["path"])
+            state, rows, step = next_state, rows + 1, step + held
+            visits.add(info["path"], step, terminated)
+            run.progress(step)
             if terminated or truncated:
-                writer.add_scalar("charts/episodic_length", step - episode_start, step)
-                writer.add_scalar("charts/episodic_return", float(reward), step)  # it is 0 before the goal
-                if terminated:
-                    solved_step = solved_step or step
-                    if args.stop_at_goal:
-                        break
-                if step < args.total_timesteps:
-                    episode_start, first_action = step, count
-                    episodes += 1
-                    state, _ = env.reset()
-                    maze.visit(state[:2])
+                run.log(step, charts={f"episodic_{name}": info["episode"][name[0]] for name in ("return", "length")})
+                if terminated and args.stop_at_goal:
+                    break
+                state, _ = env.reset()
+                visits.add(state[None], step)
+            if step % PICTURES < held:
+                attempt(show, run, step, dynamics if fitted else None)
 
-            if count % 5 == 0:
-                writer.add_scalar("charts/coverage", maze.coverage(), step)
-                writer.add_scalar("charts/min_distance", min_distance, step)
-            if time.time() > next_print:
-                next_print = time.time() + 0.2
-                sps = step / (time.time() - start_time)
-                left = (args.total_timesteps - step) / sps
-                status = f"step {step}/{args.total_timesteps}  coverage {maze.coverage():.2f}  {sps:.0f} steps/s"
-                print(f"\r{status}  {left:.0f} s left  ", end="", flush=True)
-
-            if step < args.warmup_steps or args.method == "random":  # Alg. 1, line 5
+            if args.method == "random" or step < args.warmup_steps:  # line 5
                 continue
-
-            # Alg. 1, lines 14 to 18. The model comes first, so that the first planning has one.
-            if needs_model and count * args.action_repeat % args.model_interval == 0:
-                if fitted:
-                    new_x, new_y = xs[fitted:count], ys[fitted:count]
-                    mean, var = dynamics.predict(new_x)
-                    writer.add_scalar("bonus/eig", dynamics.eig(mean, var).mean(), step)
-                    writer.add_scalar("bonus/entropy", dynamics.entropy(mean, var).mean(), step)
-                    writer.add_scalar("bonus/error", dynamics.error(mean, var, new_y).mean(), step)
-                    outcome = (new_y,) if args.bonus == "error" else ()
-                    stored_bonus[fitted:count] = getattr(dynamics, args.bonus)(mean, var, *outcome)
-                updates = args.model_updates if args.dynamics == "de" else args.gp_updates
-                updates = updates if fitted else 10 * updates
-                losses = {"dynamics_loss": dynamics.fit(xs[:count], ys[:count], updates)}  # Alg. 1, line 16
-                fitted = count
-                require_finite(losses, step)
-                writer.add_scalar("losses/dynamics_loss", losses["dynamics_loss"], step)
-                writer.add_scalar("charts/SPS", step / (time.time() - start_time), step)
-
-            if count * args.action_repeat % args.policy_interval or (needs_model and not fitted):  # Alg. 1, line 6
+            x, y = xs[:rows], ys[:rows]
+            # lines 12 to 14, before the policy, whose first planning needs a model
+            if args.method != "sac" and (not fitted or step % args.model_interval < held):
+                before = bonuses(dynamics, *dynamics.predict(x[fitted:]), y[fitted:])
+                loss = dynamics.fit(x, y, args.model_updates if fitted else 10 * args.model_updates)
+                after = bonuses(dynamics, *dynamics.predict(x[fitted:]))["eig"]
+                measures = {name: value.mean() for name, value in (before | {"eig_after": after}).items()}
+                run.log(step, bonus=measures, losses={"dynamics": loss})
+                fitted = rows
+            if step % args.policy_interval >= held:  # line 6
                 continue
-            if plans:
-                # Alg. 1, lines 7 and 8: K imagined trajectories of J steps, in random order: members take equal shares
-                third = args.rollouts // 3
-                here = args.rollouts - 2 * third
-                start = xs[torch.randint(count, (args.rollouts,), device=device), :state_dim]  # (K, S)
-                start[:here] = torch.as_tensor(state, device=device)
-                start[here : here + third] += args.start_noise * torch.randn_like(start[here : here + third])
-                order = torch.randperm(args.rollouts, device=device)
-                start = start[order]
-                states, actions, next_states, returns, survival = plan(
-                    policy, dynamics, start, args.horizon, args.lam, eta, ys[:count, -1], args
-                )
-                alive = torch.cat([torch.ones_like(survival[:1]), survival[:-1].cumprod(0)])
-                alive = torch.rand_like(alive) < alive  # (J, K)
-                plannings = [*plannings, (states[alive], actions[alive], returns[alive])][-args.planning_window :]
-                undisplaced = alive & ((order < here) | (order >= here + third))
-                in_walls.append(float(maze.inside_wall(next_states[undisplaced][:, :2].cpu().numpy()).mean()))
-                writer.add_scalar("charts/imagined_in_walls", in_walls[-1], step)
-                states, actions, returns = (torch.cat(column) for column in zip(*plannings, strict=True))
-                for index in torch.randint(len(states), (args.policy_updates, args.policy_batch), device=device):
-                    policy.update(states[index], actions[index], returns[index])  # Alg. 1, lines 10 to 12
-            else:  # the same number of updates on real transitions
-                rewards = ys[:count, -1]
-                if with_bonus and args.be_relabel:
-                    outcome = (ys[:count],) if args.bonus == "error" else ()
-                    rewards = rewards + eta * getattr(dynamics, args.bonus)(*dynamics.predict(xs[:count]), *outcome)
-                elif with_bonus:
-                    rewards = rewards + eta * stored_bonus[:count]
-                for index in torch.randint(count, (args.policy_updates, args.policy_batch), device=device):
-                    states, actions = xs[index].split((state_dim, action_dim), -1)  # (B, S), (B, A)
-                    next_values = policy.value(states + ys[index, :-1])
-                    discounts = args.gamma * (1 - terminations[index])
-                    policy.update(states, actions, rewards[index] + discounts * next_values)
-            losses = policy.last_losses()
-            require_finite(losses, step)
-            for name, value in losses.items():
-                writer.add_scalar(f"losses/{name}", value, step)
-    except FloatingPointError as error:
-        failure = str(error)
+            imagined = ()
+            if plans:  # lines 7 to 9
+                replayed = x[torch.randint(rows, (args.rollouts,), device=device), :state_dim]  # (K, S)
+                again = torch.rand(args.rollouts, 1, device=device) < args.replayed_starts
+                start = torch.where(again, replayed, torch.as_tensor(state, device=device))
+                imagined = imagine(policy, dynamics, start, args.horizon, eta, args)
+            rewards = y[:, -2]
+            if eta and (args.real_share or not plans):  # line 9 on real transitions
+                rewards = rewards + eta * bonuses(dynamics, *dynamics.predict(x), y)[args.bonus]
+            for batch in batches(policy, x, y, rewards, imagined, args):  # line 10
+                losses = policy.update(*batch)  # line 11
+            run.log(step, losses={name: loss.mean() for name, loss in losses.items()})
 
-    wall_time = time.time() - start_time
-    writer.add_scalar("charts/coverage", maze.coverage(), step)
-    writer.add_scalar("charts/min_distance", min_distance, step)
-    path = path[: step + 1]
-    save_picture(writer, run_dir, "visits", draw(maze, path=path), step)
-    np.savez_compressed(run_dir / "visits.npz", visits=maze.visits, path=path.astype(np.float32))
-    if fitted:
-        save_picture(writer, run_dir, "eig_map", draw(maze, squares=eig_map(maze, dynamics, device)), step)
-    writer.close()
-    env.close()
-    if args.save_model or failure:
-        torch.save({"policy": policy.state_dict(), "dynamics": dynamics.state_dict()}, run_dir / "model.pt")
-    if failure:
-        print(f"\nerror: {failure}; what was learned until then is in {run_dir / 'model.pt'}", file=sys.stderr)
-        raise SystemExit(1)
-
-    result = {
-        "script": Path(__file__).stem,
-        "method": args.method,
-        "bonus": args.bonus if with_bonus else None,
-        "be_relabel": args.be_relabel if args.method == "be" else None,
-        "dynamics": args.dynamics if needs_model else None,
-        "env": env_name,
-        "seed": args.seed,
-        "total_timesteps": args.total_timesteps,
-        "steps": step,
-        "solved": solved_step is not None,
-        "solved_step": solved_step,
-        "coverage": maze.coverage(),
-        "episodic_return": total_return,
-        "min_distance": min_distance,
-        "imagined_in_walls": float(np.mean(in_walls[-10:])) if in_walls else None,
-        "wall_time_s": wall_time,
-        "sps": step / wall_time,
-        "versions": {name: metadata.version(name) for name in ("torch", "gymnasium", "mujoco")},
-        "git_commit": git_commit(),
-    }
-    write_json(run_dir / "result.json", result)
+    tasks = [(summary, run, step, dynamics if fitted else None)]
     if args.capture_video:
-        print(f"\rrecording the last episode, {step - episode_start} steps{'':40}", end="", flush=True)
-        actions = xs[first_action:count, state_dim:].cpu().numpy().repeat(args.action_repeat, 0)
-        record_video(maze, args, episodes - 1, actions[: step - episode_start], run_dir / "videos")
-    solved = f"goal reached at step {solved_step}" if solved_step else "goal not reached"
-    print(f"\r{run_name}: {solved}, coverage {maze.coverage():.2f}, {wall_time:.1f} s, {run_dir / 'visits.png'}{'':9}")
-    return result
+        tasks.append((evaluate, policy, args, 1, run.folder / "videos"))
+    if args.eval_episodes:
+        tasks.append((evaluate, policy, args, args.eval_episodes))
+    return run.finish(step, ys[:rows, -2].sum().item(), tasks)
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    main(tyro.cli(Args))
+    main(parse())

@@ -35,6 +35,8 @@ class Args:
     """folder of the CSV files; the table is written here as well"""
     figures: Path = ROOT / "benchmark" / "figures"
     """folder of the pictures"""
+    pages: Path = ROOT
+    """folder of README.md and benchmark/README.md, which hold tables between markers"""
 
 
 def read_rows(path: Path) -> dict[str, list[dict[str, str]]]:
@@ -77,6 +79,13 @@ def save(figure: plt.Figure, path: Path) -> None:
         figure.tight_layout()
     figure.savefig(path, dpi=160)
     plt.close(figure)
+
+
+def insert(page: Path, marker: str, lines: list[str]) -> None:
+    """Put lines between `<!-- marker -->` and the next `<!-- end -->` of a page."""
+    before, found, rest = page.read_text().partition(f"<!-- {marker} -->\n")
+    if found:
+        page.write_text(before + found + "\n".join(lines) + "\n" + rest[rest.index("<!-- end -->") :])
 
 
 # ---------------------------------------------------------------------------------------------------------- mountaincar
@@ -225,23 +234,25 @@ def unichain(args: Args) -> None:
 MAZE = {  # label -> name, colour, line
     "random": ("Random", "#777777", ":"),
     "sac": ("SAC", "#777777", "--"),
-    "be-stored": ("BE-SAC, stored bonus", "#d98c1f", ":"),
-    "be-relabelled": ("BE-SAC, re-labelled bonus", "#d98c1f", "-"),
+    "be": ("BE-SAC", "#d98c1f", "-"),
     "pts": ("PTS-SAC", "#7b4fa3", "-"),
     "pts-be": ("PTS-BE-SAC", "#b3202c", "-"),
     "pts-be-gp": ("PTS-BE-SAC, GP", "#1f4e9c", "-"),
     "pts-be-dk": ("PTS-BE-SAC, deep kernel", "#1b7a3d", "-"),
 }
 MAZES = {"open": "Open", "u-shape": "U Shape", "double-u-shape": "Double U Shape", "obstacles": "Obstacles"}
-HEAT_MAPS = ("sac", "be-relabelled", "pts", "pts-be")  # the paper's four
+HEAT_MAPS = ("sac", "be", "pts", "pts-be")  # the paper's four
 MAZE_ABLATIONS = {  # the first two are rows of the sweep `maze`
     "pts-be": "all of it",
     "pts": "no bonus: PTS",
+    "no-prior": "no prior functions",
+    "no-survival": "no survival, exp(-EIG)",
     "no-lookahead": "no look-ahead",
-    "no-dead-zone": "no dead zone of the EIG",
-    "no-input-noise": "no noise on the model's inputs",
     "no-random-actions": "no random imagined actions",
-    "k16-j64": "K = 16, J = 64",
+    "no-lambda": "one-step returns, lambda = 0",
+    "no-replayed-starts": "all trajectories from the present state",
+    "no-noise-floor": "no floor of the noise in EIG",
+    "algorithm-1": "Algorithm 1 as printed, K = 16, J = 64, without all of the above but the bonus",
 }
 
 
@@ -340,24 +351,31 @@ def maze_ablations(results: dict[str, list[dict[str, str]]]) -> list[str]:
     return text
 
 
-def maze_walls(results: dict[str, list[dict[str, str]]]) -> list[str]:
-    text = ["\n**Imagined states inside walls** (U Shape; the last ten plannings of a run, median and quartiles)\n"]
-    for label, title in (("pts-be", "runs that end at the goal"), ("pts-be-full", "runs of 5000 steps")):
-        rows = results.get(f"{label}/u-shape", [])
-        shares = [100 * float(row["imagined_in_walls"]) for row in rows if row["imagined_in_walls"]]
-        if shares:
-            low, middle, high = np.quantile(shares, [0.25, 0.5, 0.75])
-            text.append(
-                f"- {title}: {middle:.1f} % [{low:.1f}, {high:.1f}], at most {max(shares):.1f} %, {len(shares)} runs"
-            )
+def maze_fading(curves: dict[str, list[dict[str, str]]]) -> list[str]:
+    """EIG of new transitions, before and after the model learned from them, over runs that go on after the goal."""
+    if not (rows := curves.get("pts-be-full/u-shape")):
+        return []
+    spans = ((0, 500), (500, 1000), (1000, 2000), (2000, 4000), (4000, 5000))
+    header = " | ".join(f"{low} to {high}" for low, high in spans)
+    text = [f"\n**EIG of new transitions in U Shape** (mean of {len(rows) // 2} runs in nats; steps)\n"]
+    text += [f"| | {header} |", "|---" * (1 + len(spans)) + "|"]
+    for tag, name in (("bonus/eig", "before the model learned from them"), ("bonus/eig_after", "after")):
+        points = [
+            [np.fromstring(row[part], sep=" ") for part in ("steps", "values")] for row in rows if row["tag"] == tag
+        ]
+        steps, values = (np.concatenate(part) for part in zip(*points, strict=True))
+        cells = [f"{values[(steps > low) & (steps <= high)].mean():.2g}" for low, high in spans]
+        text.append(f"| {name} | {' | '.join(cells)} |")
     return text
 
 
 def maze(args: Args) -> None:
     results, curves = (read_rows(args.results / f"maze{end}.csv") for end in ("", "_curves"))
-    for more in ("maze_models", "maze_full", "maze_ablations"):
+    for more in ("maze_models", "maze_ablations"):
         if (args.results / f"{more}.csv").exists():
             results |= read_rows(args.results / f"{more}.csv")
+    full = args.results / "maze_full_curves.csv"
+    fading = maze_fading(read_rows(full)) if full.exists() else []
     figure, axes = plt.subplots(2, 2, figsize=(11, 8), sharex=True, sharey=True, layout="constrained")
     lines, text = {}, []
     for axis, (key, title) in zip(axes.flat, MAZES.items(), strict=True):
@@ -380,36 +398,41 @@ def maze(args: Args) -> None:
         axis.set_ylabel("probability of having reached the goal by t")
     figure.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=4, fontsize=9)
     save(figure, args.figures / "maze.png")
-    table = "\n".join([*maze_overview(results), *text, *maze_ablations(results), *maze_walls(results)]) + "\n"
-    (args.results / "maze.md").write_text(table)
-    print(table)
+    overview, details = maze_overview(results), [*text, *maze_ablations(results), *fading]
+    insert(args.pages / "README.md", "maze", overview)
+    insert(args.pages / "benchmark" / "README.md", "maze", details)
+    print("\n".join([*overview, *details]))
     maze_visits(args, curves)
 
 
 def maze_visits(args: Args, curves: dict[str, list[dict[str, str]]]) -> None:
     """Where the runs were: for each maze, the mean number of steps that a run spent in each square."""
-    from ptsbe_sac_maze import read_maze
+    from ptsbe_sac_maze import MAZES as MAPS
+    from ptsbe_sac_maze import Visits, parse_map
 
-    heights = [rows / columns for rows, columns in (read_maze(key).walls.shape for key in MAZES)]
+    places = {key: Visits(key, parse_map(MAPS[key])) for key in MAZES}
     figure, axes = plt.subplots(
-        len(MAZES), len(HEAT_MAPS), figsize=(11, 12), layout="constrained", gridspec_kw={"height_ratios": heights}
+        len(MAZES),
+        len(HEAT_MAPS),
+        figsize=(11, 12),
+        layout="constrained",
+        gridspec_kw={"height_ratios": [place.size[1] / place.size[0] for place in places.values()]},
     )
-    for row, (key, title) in zip(axes, MAZES.items(), strict=True):
-        place = read_maze(key)
+    for row, (key, place) in zip(axes, places.items(), strict=True):
         for axis, label in zip(row, HEAT_MAPS, strict=True):
             runs = [run for run in curves.get(f"{label}/{key}", []) if run["tag"] == "visits"]
-            visits = np.zeros(place.visits.size)
+            visits = np.zeros(place.free.shape)
             for run in runs:
-                visits[np.fromstring(run["steps"], dtype=int, sep=" ")] += np.fromstring(run["values"], sep=" ")
-            height, width = place.walls.shape
-            extent = (-width / 2, width / 2, -height / 2, height / 2)
-            seen = np.where(visits > 0, visits / max(len(runs), 1), np.nan).reshape(place.visits.shape)
-            axis.imshow(np.where(place.walls, 0.25, 1.0), cmap="gray", vmin=0, vmax=1, extent=extent)
+                squares = np.array([square.split(":") for square in run["steps"].split()], dtype=int)  # (n, 2)
+                visits[squares[:, 1], squares[:, 0]] += np.fromstring(run["values"], sep=" ")
+            seen = np.where(visits > 0, visits / max(len(runs), 1), np.nan)
+            extent = (0, place.size[0], place.size[1], 0)
+            axis.imshow(np.where(place.free, 1.0, 0.25), cmap="gray", vmin=0, vmax=1, extent=extent)
             axis.imshow(seen, cmap="YlOrRd", norm=matplotlib.colors.LogNorm(0.05, 50), extent=extent)
             axis.plot(*place.start, "o", color="#1f4e9c", markersize=5)
             axis.plot(*place.goal, "*", color="#1b7a3d", markersize=9)
             axis.set(xticks=[], yticks=[], title=MAZE[label][0] if key == next(iter(MAZES)) else None)
-        row[0].set_ylabel(title)
+        row[0].set_ylabel(MAZES[key])
     label = "steps that a run spent in a square of 0.25 m, mean over seeds"
     figure.colorbar(axes[0, 0].images[-1], ax=axes, location="bottom", label=label, aspect=50, shrink=0.6)
     save(figure, args.figures / "maze_visits.png")

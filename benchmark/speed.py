@@ -128,19 +128,19 @@ def sac_rows() -> list[tuple[str, str, np.ndarray]]:
     """
     rows = []
     for width, batch in ((64, 256), (256, 256)):
-        args = ptsbe_sac_maze.Args(policy_width=width, policy_batch=batch, autotune=True)
-        ours = ptsbe_sac_maze.SAC(2, args)
+        args = ptsbe_sac_maze.Args(autotune=True)
+        ours = type("SizedSAC", (ptsbe_sac_maze.SAC,), {"WIDTH": width})(4, 2, args)
         size = {"policy_kwargs": {"net_arch": [width, width]}, "batch_size": batch, "buffer_size": 2000}
         untrained = {"learning_starts": 10**9, "train_freq": (2000, "step"), "device": "cpu"}
-        theirs = stable_baselines3.SAC("MlpPolicy", NoMaze(args.policy_features + 2), **size, **untrained)
+        theirs = stable_baselines3.SAC("MlpPolicy", NoMaze(ours.FEATURES + 4), **size, **untrained)
         theirs.learn(2000)  # fills the buffer, no gradient steps
         memory = theirs.replay_buffer
         columns = (memory.observations, memory.actions, memory.rewards, memory.next_observations, memory.dones)
         data = [torch.as_tensor(column).squeeze() for column in columns]  # one environment
         data[0], data[3] = data[0][:, :4].contiguous(), data[3][:, :4].contiguous()  # states and next states
 
-        def our_steps(ours=ours, data=data, args=args) -> None:
-            for index in torch.randint(2000, (20, args.policy_batch)):
+        def our_steps(ours=ours, data=data, args=args, batch=batch) -> None:
+            for index in torch.randint(2000, (20, batch)):
                 states, actions, rewards, next_states, dones = (column[index] for column in data)
                 ours.update(states, actions, rewards + args.gamma * (1 - dones) * ours.value(next_states))
 
@@ -213,12 +213,12 @@ def maze_rows() -> list[tuple[str, list[float], Counter]]:
     script, rows = ptsbe_sac_maze, []
     for method in ("sac", "be", "pts-be"):
         parts = {
-            "imagination": (script, "imagine_from"),
+            "imagination with its bonus": (script, "imagine"),
             "SAC": (script.SAC, "update"),
             "model": (script.PriorEnsemble, "fit"),
-            "bonus": (script.PriorEnsemble, "eig"),
+            "pictures": (script, "show"),
         }
-        args = script.Args(seed=1001, method=method, total_timesteps=1000, stop_at_goal=False)
+        args = script.parse(["--seed", "1001", "--method", method, "--total-timesteps", "1000", "--no-stop-at-goal"])
         rows.append((f"U-shaped maze, 1000 steps of {method}", *run_cost(script, args, parts)))
     return rows
 

@@ -16,11 +16,13 @@ import os
 import runpy
 import shutil
 import signal
+import subprocess
 import sys
 import threading
 import time
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from importlib import metadata
 from multiprocessing import connection, get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -76,31 +78,26 @@ UNICHAIN = {
 }
 
 MAZES = ("open", "u-shape", "double-u-shape", "obstacles")
-# what did best on seeds 1001 and up; at the threshold of PTS-BE, visited transitions have no EIG and BE would be SAC
-BE_MAZE = "--method be --eig-threshold 0 --eig-noise 1 --eta 5 --temperature 0.1 --gamma 0.985"
-MAZE = {
-    "random": "--method random",
-    "sac": "--method sac --autotune --temperature 0.2 --policy-lr 1e-3",
-    "be-stored": f"{BE_MAZE} --no-be-relabel",
-    "be-relabelled": f"{BE_MAZE} --be-relabel",
-    "pts": "--method pts",
-    "pts-be": "--method pts-be",
-}
-MAZE_MODELS = {"pts-be-gp": "--method pts-be --dynamics gp", "pts-be-dk": "--method pts-be --dynamics dk"}
-MAZE_ABLATIONS = {  # PTS-BE without one of its parts
+MAZE = {method: f"--method {method}" for method in ("random", "sac", "be", "pts", "pts-be")}  # each as it is tuned
+MAZE_MODELS = {f"pts-be-{model}": f"--method pts-be --dynamics {model}" for model in ("gp", "dk")}
+MAZE_ABLATIONS = {  # PTS-BE without one of its parts; the control without the bonus is PTS
     "no-lookahead": "--lookahead 0",
-    "no-dead-zone": "--eig-threshold 0",
-    "no-input-noise": "--input-noise 0",
+    "no-survival": "--no-survival",
+    "no-prior": "--prior-size 0",
     "no-random-actions": "--random-actions 0",
-    "k16-j64": "--rollouts 16 --horizon 64",
+    "no-lambda": "--lam 0",
+    "no-replayed-starts": "--replayed-starts 0",
+    "no-noise-floor": "--eig-noise 0",
+    # Algorithm 1 as it is printed: all trajectories from the present state, nothing of the above
+    "algorithm-1": "--rollouts 16 --horizon 64 --lookahead 0 --no-survival --prior-size 0 --random-actions 0 --lam 0"
+    " --replayed-starts 0 --eig-noise 0",
 }
 
 
-def maze_experiment(methods: dict[str, str], mazes: tuple[str, ...], seeds: int = 20) -> Experiment:
+def maze_experiment(methods: dict[str, str], mazes: tuple[str, ...]) -> Experiment:
     return Experiment(
         script="ptsbe_sac_maze.py",
         variants={f"{name}/{maze}": f"{flags} --maze {maze}" for maze in mazes for name, flags in methods.items()},
-        seeds=tuple(range(1, seeds + 1)),
         curves=("charts/coverage",),
         every=100,
     )
@@ -129,12 +126,12 @@ EXPERIMENTS = {
         every=5,
     ),
     "maze": maze_experiment(MAZE, MAZES),
-    "maze_models": maze_experiment(MAZE_MODELS, ("u-shape", "double-u-shape"), 10),
+    "maze_models": maze_experiment(MAZE_MODELS, ("u-shape", "double-u-shape")),
     "maze_ablations": maze_experiment(MAZE_ABLATIONS, ("double-u-shape", "obstacles")),
     "maze_full": Experiment(
         script="ptsbe_sac_maze.py",
         variants={"pts-be-full/u-shape": "--maze u-shape --no-stop-at-goal"},
-        curves=("charts/imagined_in_walls", "bonus/eig"),
+        curves=("bonus/eig", "bonus/eig_after"),
     ),
 }
 
@@ -172,6 +169,9 @@ class Run:
     @property
     def name(self) -> str:
         return f"{self.experiment}/{self.label.replace('/', '__')}__{self.seed}"
+
+    def log(self, workdir: Path) -> Path:
+        return workdir / "runs" / f"{self.name}.log"
 
 
 def key(row: dict[str, str]) -> tuple[str, str, str]:
@@ -243,10 +243,10 @@ class Workers:
         directory = self.workdir / "runs" / run.name
         if directory.exists():
             shutil.rmtree(directory)  # left by an interrupted run: its events must not mix with the new ones
-        directory.mkdir(parents=True)
+        directory.parent.mkdir(parents=True, exist_ok=True)
         flags = [*run.flags.split(), "--seed", str(run.seed), "--run-name", run.name]
         process = self.server.Process(
-            target=run_script, args=(ROOT / run.script, flags, self.workdir, directory / "log.txt")
+            target=run_script, args=(ROOT / run.script, flags, self.workdir, run.log(self.workdir))
         )
         with self.lock:
             if self.stopped:
@@ -273,10 +273,22 @@ def script_and_flags(script: str, label: str, flags: str) -> tuple[str, str, str
 
 
 def flat_result(path: Path) -> dict:
-    """`result.json` as one level of columns."""
-    result = json.loads(path.read_text())
-    versions = result.pop("versions", {})
-    return {**result, **{f"version_{name}": version for name, version in versions.items()}}
+    """`result.json` as one level of columns; its flags are those of the row."""
+    return {name: value for name, value in json.loads(path.read_text()).items() if name not in ("args", "versions")}
+
+
+def provenance() -> dict[str, str]:
+    """What rows are made with: versions and the commit, -dirty where Python files differ from it, or unknown."""
+
+    def git(*command: str) -> str:
+        try:
+            return subprocess.run(["git", "-C", ROOT, *command], capture_output=True, text=True).stdout.strip()
+        except OSError:  # no git here
+            return ""
+
+    dirty = "-dirty" if git("status", "--porcelain", "--", "*.py") else ""
+    versions = {f"version_{name}": metadata.version(name) for name in ("torch", "gymnasium", "mujoco")}
+    return {"git_commit": (git("rev-parse", "HEAD") or "unknown") + dirty, **versions}
 
 
 def read_curves(directory: Path, tags: tuple[str, ...], every: int) -> dict[str, tuple[str, str]]:
@@ -288,10 +300,9 @@ def read_curves(directory: Path, tags: tuple[str, ...], every: int) -> dict[str,
         points = [event for event in events.Scalars(tag) if event.step % every == 0]
         steps, values = " ".join(str(p.step) for p in points), " ".join(f"{p.value:.4g}" for p in points)
         curves[tag] = steps, values
-    if (directory / "visits.npz").exists():  # squares of the maze that were visited, in reading order, and how often
-        visits = np.load(directory / "visits.npz")["visits"].ravel()
-        squares = visits.nonzero()[0]
-        curves["visits"] = " ".join(map(str, squares)), " ".join(map(str, visits[squares]))
+    if (directory / "path.npy").exists():  # squares of the maze that were visited, column:row, and how often
+        squares, visits = np.unique(np.load(directory / "path.npy").astype(int), axis=0, return_counts=True)
+        curves["visits"] = " ".join(f"{column}:{row}" for column, row in squares), " ".join(map(str, visits))
     return curves
 
 
@@ -320,6 +331,7 @@ def main(args: Args) -> int:
     curves = Table(args.results / f"{args.experiment}_curves.csv")
     finished = set(map(key, table.rows()))
     waiting = [run for run in runs if run.key not in finished]
+    made_with = provenance()
     total, done, failed, start = len(runs), len(runs) - len(waiting), [], time.time()
 
     def collect(run: Run) -> None:
@@ -327,7 +339,8 @@ def main(args: Args) -> int:
         identity = {"label": run.label, "seed": run.seed, "flags": run.flags}
         read = read_curves(directory, experiment.curves, experiment.every)
         curves.add([{**identity, "tag": tag, "steps": s, "values": v} for tag, (s, v) in read.items()])
-        table.add([{**identity, **flat_result(directory / "result.json")}])  # last: this row says that all is there
+        result = flat_result(directory / "result.json")
+        table.add([{**identity, **result, **made_with}])  # last: this row says that all is there
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # asked to end: the same as interrupted
     workers = Workers(args.workdir)
@@ -344,8 +357,8 @@ def main(args: Args) -> int:
                     done += 1
                 except (RuntimeError, OSError, KeyError) as error:
                     failed.append(run)
-                    log = args.workdir / "runs" / run.name / "log.txt"
-                    print(f"\nfailed: {run.label}, seed {run.seed}: {error}, see {log}", file=sys.stderr)
+                    text = f"failed: {run.label}, seed {run.seed}: {error}, see {run.log(args.workdir)}"
+                    print(f"\n{text}", file=sys.stderr)
     except KeyboardInterrupt:
         pool.shutdown(wait=False, cancel_futures=True)
         workers.stop()

@@ -2,6 +2,7 @@
 
 import csv
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -35,6 +36,15 @@ def tiny(monkeypatch):
     return register
 
 
+@pytest.fixture
+def pages(tmp_path):
+    """A copy of the pages that hold tables."""
+    for page in ("README.md", "benchmark/README.md"):
+        (tmp_path / "pages" / page).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(sweep.ROOT / page, tmp_path / "pages" / page)
+    return tmp_path / "pages"
+
+
 def arguments(folder, **changes):
     return sweep.Args(experiment="tiny", results=folder / "results", workdir=folder, **changes)
 
@@ -49,7 +59,8 @@ def test_sweep_collects_rows_and_curves_and_skips_what_is_finished(tmp_path, tin
     ]
     assert curves[0]["steps"] == "20 40 60" and len(curves[0]["values"].split()) == 3
     directory = tmp_path / "runs" / "tiny" / "random__1001"
-    assert (directory / "log.txt").read_text().count("goal") == 1
+    assert directory.with_suffix(".log").read_text().count("goal") == 1
+    assert all(row["git_commit"] and row["version_torch"] for row in table)
     before = (directory / "result.json").stat().st_mtime_ns
     capsys.readouterr()
     assert sweep.main(arguments(tmp_path)) == 0
@@ -65,7 +76,7 @@ def test_a_failed_run_is_reported_with_its_log_and_stops_nothing(tmp_path, tiny,
     tiny({"bad": "--method pts-be --bonus error", "good": "--method random --total-timesteps 20"}, seeds=(1001,))
     assert sweep.main(arguments(tmp_path)) == 1
     error = capsys.readouterr().err
-    log = tmp_path / "runs" / "tiny" / "bad__1001" / "log.txt"
+    log = tmp_path / "runs" / "tiny" / "bad__1001.log"
     assert f"failed: bad, seed 1001: exit status 2, see {log}" in error
     assert "needs the real next state" in log.read_text()
     assert [row["label"] for row in rows(tmp_path / "results" / "tiny.csv")] == ["good"]
@@ -79,7 +90,7 @@ def test_short_runs_that_end_while_others_start(tmp_path):
     runs = [sweep.Run("tiny", str(script), "short", "", seed) for seed in range(80)]
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(workers.execute, runs))
-    assert [(tmp_path / "runs" / run.name / "log.txt").read_text() for run in runs] == [f"{run.name}\n" for run in runs]
+    assert [run.log(tmp_path).read_text() for run in runs] == [f"{run.name}\n" for run in runs]
 
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
@@ -194,7 +205,7 @@ def test_probability_of_having_arrived():
     assert plot.reached_by(steps, np.zeros(4, bool), np.array([30])).tolist() == [0]
 
 
-def test_maze_figures_from_what_the_sweep_left(tmp_path, monkeypatch, capsys):
+def test_maze_figures_from_what_the_sweep_left(tmp_path, monkeypatch, pages):
     variants = {
         f"{label}/{maze}": f"--method random --total-timesteps 60 --maze {maze}"
         for label, maze in [("sac", "open"), ("pts-be", "open"), ("pts-be", "u-shape")]
@@ -205,12 +216,12 @@ def test_maze_figures_from_what_the_sweep_left(tmp_path, monkeypatch, capsys):
     visits = [row for row in rows(tmp_path / "results" / "maze_curves.csv") if row["tag"] == "visits"]
     assert len(visits) == 3
     assert all(sum(map(int, row["values"].split())) == 61 for row in visits)
-    plot.main(plot.Args("maze", results=tmp_path / "results", figures=tmp_path / "figures"))
+    plot.main(plot.Args("maze", results=tmp_path / "results", figures=tmp_path / "figures", pages=pages))
     for name in ("maze", "maze_visits"):
         assert (tmp_path / "figures" / f"{name}.png").stat().st_size > 20_000
-    table = (tmp_path / "results" / "maze.md").read_text()
-    assert "**Open** (cap 60 steps" in table and "| SAC | 0/1 | 60 [60, 60] | > 60 | 1.00 | 1 |" in table
-    assert "| SAC | 0/1, 60 |  |  |  |" in table and "**Obstacles**" not in table
+    overview, details = ((pages / page).read_text() for page in ("README.md", "benchmark/README.md"))
+    assert "**Open** (cap 60 steps" in details and "| SAC | 0/1 | 60 [60, 60] | > 60 | 1.00 | 1 |" in details
+    assert "| SAC | 0/1, 60 |  |  |  |" in overview and "**Obstacles**" not in details
 
 
 def test_ablations_are_compared_on_the_same_seeds():
@@ -221,26 +232,15 @@ def test_ablations_are_compared_on_the_same_seeds():
     assert plot.maze_ablations(results) == []
     results["no-lookahead/obstacles"] = runs(30, 50)  # an unfinished sweep: the other rows are empty
     text = "\n".join(plot.maze_ablations(results))
-    assert "(2 seeds" in text and "| | Obstacles |" in text and "| K = 16, J = 64 |  |" in text
+    assert "(2 seeds" in text and "| | Obstacles |" in text and "| no prior functions |  |" in text
     assert "| all of it | 2/2, 15 |" in text and "| no look-ahead | 2/2, 40, p 0.09" in text
 
 
-def test_the_readme_states_what_the_results_say():
-    results = plot.read_rows(sweep.ROOT / "benchmark" / "results" / "maze.csv")
-    readme = (sweep.ROOT / "README.md").read_text()
-    assert len(lines := plot.maze_overview(results)) > 4
-    assert [line for line in lines if line not in readme] == []
-    means = {label: plot.arrivals(found)[0].mean() for label, found in results.items()}
-    hard = ("u-shape", "double-u-shape", "obstacles")
-    best = [
-        means[f"pts-be/{maze}"] / min(means[f"{name}/{maze}"] for name in ("random", "sac", "pts")) for maze in hard
-    ]
-    be = [means[f"pts-be/{maze}"] / means[f"be-relabelled/{maze}"] for maze in hard[1:]]
-    assert "took {:.2f}, {:.2f} and {:.2f} of the steps of the best of Random, SAC and PTS".format(*best) in readme
-    assert "{:.2f} and {:.2f} of those of BE with the re-labelled bonus".format(*be) in readme
-    table = (sweep.ROOT / "benchmark" / "results" / "maze.md").read_text().partition("**")[2]
-    details = (sweep.ROOT / "benchmark" / "README.md").read_text()
-    assert [line for line in table.splitlines() if line not in details] == []
+def test_tables_of_the_pages_are_those_of_the_results(tmp_path, pages):
+    before = {page: (pages / page).read_text() for page in ("README.md", "benchmark/README.md")}
+    plot.main(plot.Args("maze", figures=tmp_path, pages=pages))
+    assert before == {page: (pages / page).read_text() for page in before}
+    assert "| PTS-BE-SAC | 2" in before["README.md"] and "no prior functions" in before["benchmark/README.md"]
 
 
 def test_two_sweeps_that_add_to_one_file_lose_nothing(tmp_path):
