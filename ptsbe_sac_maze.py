@@ -33,7 +33,7 @@ from torch.utils.tensorboard import SummaryWriter
 from gp_models import SVGP, ResNetFeatures, Standardizer
 
 with contextlib.redirect_stderr(io.StringIO()):  # it prints news of its robot hands
-    import gymnasium_robotics
+    from gymnasium_robotics.envs.maze.point_maze import PointMazeEnv
 
 
 @dataclass
@@ -80,7 +80,6 @@ class Args:
     # SAC
     policy_lr: float = 3e-3  # learning rate of actor, critics and temperature
     gamma: float = 0.97  # discount factor of an action
-    lam: float = 0.95  # lambda of the returns of imagined trajectories
     temperature: float = 0.002  # weight of the policy's entropy, alpha; where it is tuned, its first value
     autotune: bool = False  # tune the temperature to an entropy of minus the number of action variables
 
@@ -106,7 +105,7 @@ RANGES = {  # least and largest value of a flag
     (1, math.inf): "total_timesteps reset_interval action_repeat warmup_steps policy_interval model_interval rollouts "
     "horizon policy_updates model_updates ensemble_size",
     (0, math.inf): "seed eval_episodes lookahead eta eta_decay prior_size eig_noise",
-    (0, 1): "replayed_starts random_actions real_share gamma lam",
+    (0, 1): "replayed_starts random_actions real_share gamma",
     (1e-9, math.inf): "policy_lr temperature",
     (1, 4): "position_dims",
 }
@@ -185,23 +184,27 @@ def make_env(args: Args, render_mode: str | None = None) -> tuple[gym.Env, "Visi
     except (OSError, ValueError) as error:
         refuse(f"--maze {args.maze} must be one of {', '.join(MAZES)} or a text file with a map: {error}")
     os.environ.setdefault("MUJOCO_GL", "egl" if sys.platform == "linux" else "glfw")  # videos need no screen
-    gym.register_envs(gymnasium_robotics)
     walls = [[{"#": 1, ".": 0}.get(character, character) for character in row] for row in cells.tolist()]
-    options = {"continuing_task": False, "max_episode_steps": args.reset_interval, "disable_env_checker": True}
-    env = gym.make("PointMaze_UMaze-v3", maze_map=walls, render_mode=render_mode, **options)
+    env = PointMazeEnv(walls, render_mode, continuing_task=False)
     camera = {"distance": 1.3 * CELL * max(cells.shape), "elevation": -90.0, "azimuth": 90.0, "lookat": np.zeros(3)}
-    env.unwrapped.point_env.mujoco_renderer.default_cam_config = camera  # from above, the whole maze
-    env.unwrapped.position_noise_range = 0.0  # as a keyword it would also go to the ball, which refuses it
-    Path(env.unwrapped.tmp_xml_file_path).unlink()  # the library leaves a file in the temporary folder otherwise
+    env.point_env.mujoco_renderer.default_cam_config = camera  # from above, the whole maze
+    env.position_noise_range = 0.0  # as a keyword it would also go to the ball, which refuses it
+    Path(env.tmp_xml_file_path).unlink()  # the library leaves a file in the temporary folder otherwise
     env.action_space.seed(args.seed)
+    env = gym.wrappers.TimeLimit(env, args.reset_interval)
     space = gym.spaces.Box(-np.inf, np.inf, UNITS.shape, np.float32)
     env = gym.wrappers.TransformObservation(env, lambda seen: UNITS * seen["observation"].astype(np.float32), space)
     return Hold(gym.wrappers.RecordEpisodeStatistics(env), args.action_repeat), Visits(args.maze, cells)
 
 
-def valid(states: Tensor) -> Tensor:
-    """Imagined states, put back among those that are possible: of a ball all are."""
-    return states
+def change(states: Tensor, next_states: Tensor) -> Tensor:
+    """What the model learns to predict of next states."""
+    return next_states - states
+
+
+def valid(states: Tensor, changes: Tensor | float = 0.0) -> Tensor:
+    """States after predicted changes, put back among those that are possible: of a ball all are."""
+    return states + changes
 
 
 class Visits:
@@ -264,8 +267,9 @@ class Visits:
 
 
 # -------------------------------------------------------------------------------------------------- dynamics models
-# A dynamics model maps x = [state, action] to a distribution of y = [state change, reward, end]. It offers fit(x, y,
-# steps), predict(x) -> (mean, var), advance(x, sample) -> y and, for the bonuses, statistics(mean, var).
+# A dynamics model maps x = [state, action] to y = [state change, reward, end] in M possible worlds: the members of an
+# ensemble, or one Gaussian process. It offers fit(x, y, steps), predict(x) -> mean and variance of y in every world,
+# (M, N, D), and eig(mean, var) -> (N,). The least and the largest y of its data are in `seen`.
 
 
 class BatchedMLP(nn.Module):
@@ -375,25 +379,9 @@ class PriorEnsemble(nn.Module):
         mean, log_var = self(*self.fixed(x.expand(self.members, -1, -1)))
         return self.out_scale.mean + self.out_scale.scale * mean, self.out_scale.scale.square() * log_var.exp()
 
-    @torch.no_grad()
-    def advance(self, x: Tensor, sample: bool) -> Tensor:
-        """The mean of the members or a draw, of row k always from the same one: (N, in) -> (N, D).
-
-        A trajectory of draws lives in one possible world: a wall that one of five members doubts is passed by a fifth
-        of the trajectories, and not by all of them sooner or later. No outcome is believed beyond those seen.
-        """
-        if not sample:
-            return self.predict(x)[0].mean(0).clamp(*self.seen)
-        share = -(-len(x) // self.members)
-        rows = torch.arange(self.members * share, device=x.device) % len(x)
-        mean, log_var = self(*self.fixed(x[rows].view(self.members, share, -1)))
-        y = mean + (0.5 * log_var).exp() * torch.randn_like(mean)  # (M, share, D)
-        return (self.out_scale.mean + self.out_scale.scale * y).flatten(0, 1)[: len(x)].clamp(*self.seen)
-
-    def statistics(self, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """EIG (N,), mean and variance (N, D) of the mixture, from 2 x (M, N, D)."""
-        eig = mixture_eig(mean, var.maximum(self.min_eig_var * self.out_scale.scale.square()))
-        return eig, mean.mean(0), var.mean(0) + mean.var(0, correction=0)
+    def eig(self, mean: Tensor, var: Tensor) -> Tensor:
+        """EIG of a prediction, with at least the noise eig_noise: 2 x (M, N, D) -> (N,)."""
+        return mixture_eig(mean, var.maximum(self.min_eig_var * self.out_scale.scale.square()))
 
 
 class SparseGP(SVGP):
@@ -419,26 +407,22 @@ class SparseGP(SVGP):
             x, y = (torch.cat([part[order], part[-self.ROWS // 2 :]]) for part in (x, y))
         return super().fit(x, y, steps, self.LR)
 
-    def advance(self, x: Tensor, sample: bool) -> Tensor:
-        """The mean or a draw of the outcome, within what was seen: (N, in) -> (N, D)."""
-        _, mean, var = self.statistics(*self.predict(x))
-        return (mean + sample * var.sqrt() * torch.randn_like(mean)).clamp(*self.seen)
+    def predict(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance of the outcome, in one world: (N, in) -> 2 x (1, N, D)."""
+        mean, var = super().predict(x)
+        return mean[None], (var + self.noise.detach().to(var.dtype))[None]
 
-    def statistics(self, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """EIG (N,), mean and variance (N, D) of the outcome, from those of the latent function."""
-        noise, scale = self.noise.detach().to(var.dtype), self.out_scale.scale.to(var.dtype)
-        eig = gaussian_eig(var, noise.maximum(self.min_eig_var * scale.square()))
-        return eig, mean, var + noise
+    def eig(self, mean: Tensor, var: Tensor) -> Tensor:
+        """EIG of a prediction, with at least the noise eig_noise: 2 x (1, N, D) -> (N,)."""
+        noise, floor = (
+            v.detach().to(var.dtype) for v in (self.noise, self.min_eig_var * self.out_scale.scale.square())
+        )
+        return gaussian_eig((var[0] - noise).clamp_min(0), noise.maximum(floor))
 
 
 Dynamics = PriorEnsemble | SparseGP
 
 # ---------------------------------------------------------------------------------------------------------- bonuses
-
-
-def gaussian_entropy(var: Tensor) -> Tensor:
-    """Entropy of diagonal Gaussians, in nats: (..., D) -> (...)."""
-    return 0.5 * (2 * math.pi * math.e * var).log().sum(-1)
 
 
 def gaussian_eig(var: Tensor, noise: Tensor) -> Tensor:
@@ -459,12 +443,16 @@ def mixture_eig(mean: Tensor, var: Tensor) -> Tensor:
 
 
 def bonuses(dynamics: Dynamics, mean: Tensor, var: Tensor, y: Tensor | None = None) -> dict[str, Tensor]:
-    """Intrinsic rewards (N,) of a prediction and, where the outcome y (N, D) is known, of its error. Add yours here."""
-    eig, centre, total = dynamics.statistics(mean, var)
-    scale = dynamics.out_scale.scale.to(total.dtype)  # deviation of the targets, the unit of variance and error
-    found = {"eig": eig, "entropy": gaussian_entropy(total), "variance": (total / scale.square()).sum(-1)}
+    """Intrinsic rewards (N,) of a prediction 2 x (M, N, D) and, where the outcome y (N, D) is known, of its error.
+
+    A bonus of your own is a line here, and its name in Args.
+    """
+    scale = dynamics.out_scale.scale.to(mean.dtype)  # deviation of the targets, the unit of variance and error
+    total = var.mean(0) + mean.var(0, correction=0)  # of the mixture of the worlds, (N, D)
+    found = {"eig": dynamics.eig(mean, var), "variance": (total / scale.square()).sum(-1)}
+    found["entropy"] = 0.5 * (2 * math.pi * math.e * total).log().sum(-1)  # of a Gaussian with its moments, in nats
     if y is not None:
-        found["error"] = ((y - centre) / scale).norm(dim=-1)
+        found["error"] = ((y - mean.mean(0)) / scale).norm(dim=-1)
     return found
 
 
@@ -550,41 +538,41 @@ class SAC(nn.Module):
 
 @torch.no_grad()
 def imagine(policy: SAC, dynamics: Dynamics, start: Tensor, horizon: int, eta: float, args: Args, sample: bool = True):
-    """Alg. 1, lines 7 to 9: trajectories of J actions inside the model from the states start (K, S).
+    """Alg. 1, lines 7 to 9: K trajectories of J actions inside the model from the states start (K, S).
 
-    Returns states (J * K, S), actions (J * K, A) and soft lambda-returns (J * K,), the first steps first. Returns go on
-    after random actions, as in Peng and Williams' Q(lambda): values travel many steps in one planning. With a bonus, a
-    gain of information leaves exp(-EIG) of the possible worlds, and so much of what follows counts. Without one EIG
-    must not act: where values are negative, an early end is a reward. To compare actions (the look-ahead), trajectories
-    follow the mean of the model instead of samples, and lambda is 1.
+    Returns states (J * K, S), actions (J * K, A) and soft returns (J * K,), the first steps first. A trajectory of
+    draws lives in one world: a wall that one of five members doubts is passed by a fifth of the trajectories, and not
+    by all of them sooner or later. To compare actions (the look-ahead) trajectories follow the mean of the worlds. No
+    outcome is believed beyond those seen. With a bonus, a gain of information leaves exp(-EIG) of the possible worlds,
+    and so much of what follows counts. Without one EIG must not act: where values are negative, an end is a reward.
     """
-    state, steps = start, []
+    state, steps, row = start, [], torch.arange(len(start), device=start.device)
     for _ in range(horizon):
         action, log_prob = policy.act(state)  # (K, A), (K,)
         own = torch.rand_like(action[:, :1]) >= args.random_actions  # (K, 1)
         action = torch.where(own, action, 2 * torch.rand_like(action) - 1)
-        y = dynamics.advance(torch.cat([state, action], -1), sample)  # (K, D)
-        steps.append((state, action, log_prob, y))
-        state = valid(state + y[:, :-2])
-    states, actions, log_probs, outcomes = (torch.stack(column) for column in zip(*steps, strict=True))  # (J, K, ...)
-    rewards, survival = outcomes[..., -2], 1 - outcomes[..., -1]
+        mean, var = dynamics.predict(torch.cat([state, action], -1))  # (M, K, D) each
+        if sample:
+            world = row % len(mean)
+            y = mean[world, row] + var[world, row].sqrt() * torch.randn_like(mean[0])  # (K, D)
+        else:
+            y = mean.mean(0)
+        y = y.clamp(*dynamics.seen)
+        steps.append((state, action, log_prob[:, None], y, mean, var))
+        state = valid(state, y[:, :-2])
+    states, actions, log_probs, y, mean, var = (torch.cat(column, -2) for column in zip(*steps, strict=True))
+    rewards, survival = y[:, -2], 1 - y[:, -1]  # (J * K,)
     if eta:  # r = r^e + eta r^i
-        found = bonuses(dynamics, *dynamics.predict(torch.cat([states, actions], -1).flatten(0, 1)))
-        rewards = rewards + eta * found[args.bonus].view_as(rewards)
-        survival = survival * (-found["eig"] * args.survival).exp().view_as(rewards)
-    values = policy.value(torch.cat([states[1:], state[None]]).flatten(0, 1)).view_as(rewards)  # of the next states
-    entropies = -policy.log_temperature.exp() * log_probs
-    returns = lambda_returns(rewards, args.gamma * survival, values, entropies, args.lam if sample else 1.0)
-    return states.flatten(0, 1), actions.flatten(0, 1), returns.flatten()
-
-
-def lambda_returns(rewards: Tensor, discounts: Tensor, values: Tensor, entropies: Tensor, lam: float) -> Tensor:
-    """Returns of trajectories from the values of their next states, all (J, K)."""
-    returns, ahead = torch.zeros_like(rewards), values[-1]
-    for j in reversed(range(len(rewards))):
+        found = bonuses(dynamics, mean, var)
+        rewards = rewards + eta * found[args.bonus]
+        survival = survival * (-found["eig"] * args.survival).exp()
+    soft = -policy.log_temperature.exp() * log_probs[:, 0]  # an action's entropy counts for the step before
+    rewards, discounts, soft = (part.view(horizon, -1) for part in (rewards, args.gamma * survival, soft))  # (J, K)
+    returns, ahead = torch.empty_like(rewards), policy.value(state)  # the value of what follows, (K,)
+    for j in reversed(range(horizon)):
         returns[j] = rewards[j] + discounts[j] * ahead
-        ahead = torch.lerp(values[j - 1], returns[j] + entropies[j], lam)  # as seen from the step before
-    return returns
+        ahead = returns[j] + soft[j]
+    return states, actions, returns.flatten()
 
 
 def batches(policy: SAC, x: Tensor, y: Tensor, rewards: Tensor, imagined: tuple[Tensor, ...], args: Args):
@@ -594,7 +582,7 @@ def batches(policy: SAC, x: Tensor, y: Tensor, rewards: Tensor, imagined: tuple[
         parts = []
         if real > 0:
             i = torch.randint(len(x), (real,), device=x.device)
-            values = policy.value(x[i, :state_dim] + y[i, :state_dim])
+            values = policy.value(valid(x[i, :state_dim], y[i, :state_dim]))
             parts.append((x[i, :state_dim], x[i, state_dim:], rewards[i] + args.gamma * (1 - y[i, -1]) * values))
         if real < SAC.BATCH:
             i = torch.randint(len(imagined[0]), (SAC.BATCH - real,), device=x.device)
@@ -614,9 +602,8 @@ def check(args: Args) -> None:
     """Refuse bad input before anything is written."""
     for (low, high), names in RANGES.items():
         for name in names.split():
-            value, bounds = getattr(args, name), f"from {low:g} up" if high == math.inf else f"from {low:g} to {high:g}"
-            if not (low <= value <= high and math.isfinite(value)):
-                refuse(f"--{name.replace('_', '-')} is {value}, it must be a number {bounds}")
+            if not (low <= (value := getattr(args, name)) <= high and math.isfinite(value)):
+                refuse(f"--{name.replace('_', '-')} is {value}, it must be a number from {low:g} to {high:g}")
     if args.method == "pts-be" and args.bonus == "error":
         refuse("--bonus error needs the real next state: use it with --method be, or choose eig, entropy or variance")
     if args.cuda and not torch.cuda.is_available():
@@ -789,8 +776,9 @@ def main(args: Args) -> dict:
             next_state, reward, terminated, truncated, info = env.step(action)
             if not np.isfinite(next_state).all():
                 raise FloatingPointError(f"the state after step {step} is not finite")
-            xs[rows] = torch.as_tensor(np.concatenate([state, action]))  # line 4
-            ys[rows] = torch.as_tensor(np.concatenate([next_state - state, [reward, terminated]]))
+            xs[rows] = torch.cat([here, torch.as_tensor(action, device=device)])  # line 4
+            moved = change(here, torch.as_tensor(next_state, device=device))
+            ys[rows] = torch.cat([moved, torch.tensor([reward, terminated], device=device)])
             held = len(info["path"])
             state, rows, step = next_state, rows + 1, step + held
             visits.add(info["path"], step, terminated)

@@ -85,11 +85,10 @@ MAZE_ABLATIONS = {  # PTS-BE without one of its parts; the control without the b
     "no-survival": "--no-survival",
     "no-prior": "--prior-size 0",
     "no-random-actions": "--random-actions 0",
-    "no-lambda": "--lam 0",
     "no-replayed-starts": "--replayed-starts 0",
     "no-noise-floor": "--eig-noise 0",
     # Algorithm 1 as it is printed: all trajectories from the present state, nothing of the above
-    "algorithm-1": "--rollouts 16 --horizon 64 --lookahead 0 --no-survival --prior-size 0 --random-actions 0 --lam 0"
+    "algorithm-1": "--rollouts 16 --horizon 64 --lookahead 0 --no-survival --prior-size 0 --random-actions 0"
     " --replayed-starts 0 --eig-noise 0",
 }
 
