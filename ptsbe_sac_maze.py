@@ -76,16 +76,16 @@ class Args:
     ensemble_size: int = 5  # networks in the deep ensemble, M
     position_dims: int = 2  # leading variables of the observation that Fourier features and priors act on
     prior_size: float = 3.0  # deviation of a member's prior function, in units of the targets' deviation
+    eig_outputs: int = 6  # leading outputs of the model that EIG counts: x, y, their velocities, reward, end
     eig_noise: float = 3.5  # noise that EIG assumes at least, in the same units: small disagreements count little
     # SAC
     policy_lr: float = 3e-3  # learning rate of actor, critics and temperature
     gamma: float = 0.97  # discount factor of an action
-    temperature: float = 0.002  # weight of the policy's entropy, alpha; where it is tuned, its first value
-    autotune: bool = False  # tune the temperature to an entropy of minus the number of action variables
+    temperature: float = 0.002  # weight of the policy's entropy, alpha; 0: tuned as Haarnoja et al. do
 
 
 TUNED = {  # what a method or a model runs with where no flag says otherwise
-    "sac": {"autotune": True, "temperature": 0.2, "policy_lr": 1e-3},
+    "sac": {"temperature": 0.0, "policy_lr": 1e-3},
     "be": {"eig_noise": 1.0, "eta": 5.0, "temperature": 0.1, "gamma": 0.985},
     # a GP's prior is as large as the targets, not prior_size times as large; its updates are of all the data
     "gp": {"eig_noise": 1.2, "model_updates": 5},
@@ -104,19 +104,23 @@ def parse(argv: list[str] | None = None) -> Args:
 RANGES = {  # least and largest value of a flag
     (1, math.inf): "total_timesteps reset_interval action_repeat warmup_steps policy_interval model_interval rollouts "
     "horizon policy_updates model_updates ensemble_size",
-    (0, math.inf): "seed eval_episodes lookahead eta eta_decay prior_size eig_noise",
+    (0, math.inf): "seed eval_episodes lookahead eta eta_decay prior_size eig_noise temperature",
     (0, 1): "replayed_starts random_actions real_share gamma",
-    (1e-9, math.inf): "policy_lr temperature",
+    (1e-9, math.inf): "policy_lr",
     (1, 4): "position_dims",
+    (1, 6): "eig_outputs",
 }
 
 PICTURES = 500  # steps between two pictures for TensorBoard
+MODEL_WIDTH, MODEL_BATCH, MODEL_LR, MODEL_DROPOUT = 64, 64, 4e-3, 0.0  # networks of the ensemble and their training
+POLICY_WIDTH, POLICY_BATCH = 64, 256  # networks of SAC and their batches
 
 
 # ----------------------------------------------------------------------------------------------------- environment
 
-CELL, PARTS = 1.0, 4  # width of a cell in m; coverage counts squares of 1 / PARTS of it
+CELL, PARTS, RADIUS = 1.0, 4, 0.45  # width of a cell in m; coverage counts squares of 1 / PARTS of it; of the goal
 UNITS = np.array([1, 1, 1 / 3, 1 / 3], np.float32)  # of x, y and the velocities: the ball moves at up to 5 m/s
+SQUARE = UNITS[0] * CELL / PARTS  # width of a square as the agent sees it
 
 MAZES = {  # rows from above, `#` wall, `.` free, `r` start, `g` goal
     "open": "#######/#r....#/#.....#/#....g#/#######",
@@ -197,6 +201,11 @@ def make_env(args: Args, render_mode: str | None = None) -> tuple[gym.Env, "Visi
     return Hold(gym.wrappers.RecordEpisodeStatistics(env), args.action_repeat), Visits(args.maze, cells)
 
 
+def random_like(actions: Tensor, args: Args) -> Tensor:
+    """Actions as the random policy takes them, as many as these."""
+    return 2 * torch.rand_like(actions) - 1
+
+
 def change(states: Tensor, next_states: Tensor) -> Tensor:
     """What the model learns to predict of next states."""
     return next_states - states
@@ -223,7 +232,7 @@ class Visits:
 
     def add(self, states: np.ndarray, step: int, terminated: bool = False) -> None:
         """States (n, S) that were visited up to a step; the map's centre is the origin, y points upwards."""
-        path = states[:, :2] * (PARTS / CELL, -PARTS / CELL) + self.size / 2
+        path = states[:, :2] / (SQUARE, -SQUARE) + self.size / 2
         self.path.append(path)
         self.visited[tuple(path.astype(int).T[::-1])] = True
         distance = CELL / PARTS * np.linalg.norm(path - self.goal, axis=-1).min()
@@ -237,7 +246,7 @@ class Visits:
 
     def probes(self) -> np.ndarray:
         """Inputs of the model at which EIG is drawn, a ball at rest in every free square, not pushed: (P, 6)."""
-        positions = (np.argwhere(self.free)[:, ::-1] + 0.5 - self.size / 2) * (CELL / PARTS, -CELL / PARTS)
+        positions = (np.argwhere(self.free)[:, ::-1] + 0.5 - self.size / 2) * (SQUARE, -SQUARE)
         return np.pad(positions, ((0, 0), (0, 4))).astype(np.float32)
 
     def picture(self, title: str, eig: np.ndarray | None = None) -> np.ndarray:
@@ -258,7 +267,7 @@ class Visits:
                 colour = tuple((low + i / len(path) * (high - low)).astype(int))
                 draw.line([*points[i], *points[i + 1]], colour, width=max(2, int(zoom / 8)))
         for name, place, colour in (("start", self.start, "black"), ("goal", self.goal, (20, 150, 70))):
-            draw.circle((20, 50) + zoom * place, 0.45 * PARTS / CELL * zoom, outline=colour, width=4)
+            draw.circle((20, 50) + zoom * place, RADIUS * PARTS / CELL * zoom, outline=colour, width=4)
             draw.text((20, 50) + zoom * place, name, colour, ImageFont.load_default(22), "mm")
         left, right = ("step 0", f"step {len(path) - 1}") if eig is None else ("0", f"{eig.max():.2g} nats")
         for text, x, y, anchor in ((title, 20, 14, "la"), (left, 20, -34, "la"), (right, width + 20, -34, "ra")):
@@ -287,11 +296,12 @@ class BatchedMLP(nn.Module):
             self.biases.append(nn.init.uniform_(torch.empty(networks, 1, fan_out), -bound, bound))
         self.layers = tuple(zip(self.weights, self.biases, strict=True))  # a ParameterList is slow to walk
 
-    def forward(self, x: Tensor, frozen: bool = False) -> Tensor:
-        """(M, N, in) -> (M, N, out); frozen weights get no gradients."""
+    def forward(self, x: Tensor, frozen: bool = False, dropout: float = 0.0) -> Tensor:
+        """(M, N, in) -> (M, N, out); frozen weights get no gradients, dropout is the share of hidden units left out."""
         layers = [(weight.detach(), bias.detach()) for weight, bias in self.layers] if frozen else self.layers
         for weight, bias in layers[:-1]:
             x = F.silu(torch.baddbmm(bias, x, weight))  # (M, N, width)
+            x = F.dropout(x, dropout) if dropout else x
         weight, bias = layers[-1]
         return torch.baddbmm(bias, x, weight)
 
@@ -319,35 +329,35 @@ class PriorEnsemble(nn.Module):
 
     The mean of a member is a network on [Fourier features of the position, state, action] plus a fixed smooth random
     function of the position. Members agree where data made their networks cancel the prior, at any speed, and disagree
-    elsewhere. Reward and end have no prior: nothing is gained by imagining them.
+    elsewhere.
     """
 
-    WIDTH, FEATURES, BATCH, LR = 64, 64, 64, 4e-3
+    FEATURES = 64
     LENGTH_SCALES = 0.7, 1.5  # how sharply the dynamics may change; how far from visited places members disagree
     MIN_LOG_VAR, MAX_LOG_VAR = -6.0, 2.0  # of the standardised targets
 
     def __init__(self, in_dim: int, out_dim: int, args: Args):
         super().__init__()
-        self.members, self.min_eig_var = args.ensemble_size, args.eig_noise**2
+        self.members, self.min_eig_var, self.eig_outputs = args.ensemble_size, args.eig_noise**2, args.eig_outputs
         sizes = (self.members, args.position_dims, self.FEATURES)
         self.features, self.prior_features = (FourierFeatures(*sizes, scale) for scale in self.LENGTH_SCALES)
         prior = args.prior_size / math.sqrt(self.FEATURES) * torch.randn(self.members, self.FEATURES, out_dim)
-        prior[..., -2:] = 0
+        prior[..., min(args.eig_outputs, out_dim - 2) :] = 0  # none on reward and end, nor on what EIG does not count
         self.register_buffer("prior", prior)
-        sizes = (in_dim + self.FEATURES, self.WIDTH, self.WIDTH, 2 * out_dim)
+        sizes = (in_dim + self.FEATURES, MODEL_WIDTH, MODEL_WIDTH, 2 * out_dim)
         self.networks = BatchedMLP(self.members, sizes, (1.0, 1.0, 1.0))
         self.out_scale = Standardizer(out_dim)
         self.register_buffer("seen", torch.zeros(2, out_dim))  # least and largest targets
-        self.optimizer = torch.optim.Adam(self.parameters(), self.LR, fused=True)
+        self.optimizer = torch.optim.Adam(self.parameters(), MODEL_LR, fused=True)
 
     @torch.no_grad()
     def fixed(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The parts that are not learned, inputs of the networks and prior: (M, N, in) -> (M, N, code), (M, N, D)."""
         return torch.cat([self.features(x), x], -1), self.prior_features(x) @ self.prior
 
-    def forward(self, code: Tensor, prior: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, code: Tensor, prior: Tensor, dropout: float = 0.0) -> tuple[Tensor, Tensor]:
         """Mean and log-variance of the standardised targets: (M, N, code), (M, N, D) -> 2 x (M, N, D)."""
-        mean, raw = self.networks(code).chunk(2, -1)
+        mean, raw = self.networks(code, dropout=dropout).chunk(2, -1)
         return mean + prior, self.MIN_LOG_VAR + (self.MAX_LOG_VAR - self.MIN_LOG_VAR) * raw.sigmoid()
 
     def fit(self, x: Tensor, y: Tensor, steps: int) -> float:
@@ -358,16 +368,16 @@ class PriorEnsemble(nn.Module):
         """
         self.out_scale.fit(y)
         self.seen.copy_(torch.stack([y.amin(0), y.amax(0)]))
-        index = torch.randint(len(x), (self.members, steps * self.BATCH), device=x.device)
+        index = torch.randint(len(x), (self.members, steps * MODEL_BATCH), device=x.device)
         member = torch.arange(self.members, device=x.device)[:, None]
         code, prior = (part[member, index] for part in self.fixed(x.expand(self.members, -1, -1)))
-        batches = [part.split(self.BATCH, 1) for part in (code, prior, self.out_scale(y)[index])]
+        batches = [part.split(MODEL_BATCH, 1) for part in (code, prior, self.out_scale(y)[index])]
         for step, (code, prior, target) in enumerate(zip(*batches, strict=True)):
-            self.optimizer.param_groups[0]["lr"] = self.LR * (1 - step / steps)
-            mean, log_var = self(code, prior)  # (M, B, D) each
+            self.optimizer.param_groups[0]["lr"] = MODEL_LR * (1 - step / steps)
+            mean, log_var = self(code, prior, MODEL_DROPOUT)  # (M, B, D) each
             error, var = (target - mean).detach(), log_var.detach().exp()
             # the gradients of var * (log var + error^2 / var), with the first var held fixed
-            gradients = -2 * error / self.BATCH, (var - error.square()) / self.BATCH
+            gradients = -2 * error / MODEL_BATCH, (var - error.square()) / MODEL_BATCH
             self.optimizer.zero_grad()
             torch.autograd.backward((mean, log_var), gradients)
             self.optimizer.step()
@@ -381,7 +391,8 @@ class PriorEnsemble(nn.Module):
 
     def eig(self, mean: Tensor, var: Tensor) -> Tensor:
         """EIG of a prediction, with at least the noise eig_noise: 2 x (M, N, D) -> (N,)."""
-        return mixture_eig(mean, var.maximum(self.min_eig_var * self.out_scale.scale.square()))
+        counted, floor = slice(self.eig_outputs), self.min_eig_var * self.out_scale.scale.square()
+        return mixture_eig(mean[..., counted], var.maximum(floor)[..., counted])
 
 
 class SparseGP(SVGP):
@@ -394,10 +405,10 @@ class SparseGP(SVGP):
     INDUCING, LR, ROWS = 64, 0.05, 2000
 
     def __init__(self, in_dim: int, out_dim: int, args: Args):
-        features = ResNetFeatures(in_dim, PriorEnsemble.WIDTH) if args.dynamics == "dk" else None
+        features = ResNetFeatures(in_dim, MODEL_WIDTH) if args.dynamics == "dk" else None
         super().__init__(in_dim, out_dim, self.INDUCING, features=features)
         self.double()
-        self.min_eig_var = args.eig_noise**2
+        self.min_eig_var, self.eig_outputs = args.eig_noise**2, args.eig_outputs
         self.register_buffer("seen", torch.zeros(2, out_dim))  # least and largest targets
 
     def fit(self, x: Tensor, y: Tensor, steps: int) -> float:
@@ -414,10 +425,9 @@ class SparseGP(SVGP):
 
     def eig(self, mean: Tensor, var: Tensor) -> Tensor:
         """EIG of a prediction, with at least the noise eig_noise: 2 x (1, N, D) -> (N,)."""
-        noise, floor = (
-            v.detach().to(var.dtype) for v in (self.noise, self.min_eig_var * self.out_scale.scale.square())
-        )
-        return gaussian_eig((var[0] - noise).clamp_min(0), noise.maximum(floor))
+        counted, floor = slice(self.eig_outputs), self.min_eig_var * self.out_scale.scale.square()
+        noise, floor = self.noise.detach().to(var.dtype), floor.to(var.dtype)
+        return gaussian_eig((var[0] - noise).clamp_min(0)[:, counted], noise.maximum(floor)[counted])
 
 
 Dynamics = PriorEnsemble | SparseGP
@@ -466,19 +476,19 @@ class SAC(nn.Module):
     entropy is 0 and that of all others negative, so that nothing is earned by going on where nothing is learnt.
     """
 
-    WIDTH, FEATURES, LENGTH_SCALE, BATCH, TAU = 64, 64, 1.0, 256, 0.02
+    FEATURES, LENGTH_SCALE, TAU = 64, 1.0, 0.02
     MAX_MEAN, MIN_LOG_STD, MAX_LOG_STD = 2.0, -3.0, 0.5  # before the tanh: a saturated actor would not learn
 
     def __init__(self, state_dim: int, action_dim: int, args: Args):
         super().__init__()
-        self.autotune, self.target_entropy = args.autotune, -action_dim * (1 + math.log(2))  # over the uniform's
+        self.tuned, self.target_entropy = args.temperature == 0, -action_dim * (1 + math.log(2))  # over the uniform's
         self.features = FourierFeatures(1, args.position_dims, self.FEATURES, self.LENGTH_SCALE)
         in_dim = self.FEATURES + state_dim
-        self.actor = BatchedMLP(1, (in_dim, self.WIDTH, self.WIDTH, 2 * action_dim), (1.0, 1.0, 0.1))
-        sizes = (in_dim + action_dim, self.WIDTH, self.WIDTH, 1)
+        self.actor = BatchedMLP(1, (in_dim, POLICY_WIDTH, POLICY_WIDTH, 2 * action_dim), (1.0, 1.0, 0.1))
+        sizes = (in_dim + action_dim, POLICY_WIDTH, POLICY_WIDTH, 1)
         self.critics, self.targets = (BatchedMLP(2, sizes, (1.0, 1.0, 1.0)) for _ in range(2))
         self.targets.load_state_dict(self.critics.state_dict())
-        self.log_temperature = nn.Parameter(torch.tensor(math.log(args.temperature)))
+        self.log_temperature = nn.Parameter(torch.tensor(math.log(args.temperature or 0.2)))
         trained = [*self.actor.parameters(), *self.critics.parameters(), self.log_temperature]
         self.optimizer = torch.optim.Adam(trained, args.policy_lr, fused=True)
 
@@ -523,7 +533,7 @@ class SAC(nn.Module):
         actor_loss = (temperature * log_prob - value).mean()
         self.optimizer.zero_grad()
         (critic_loss + actor_loss).backward()
-        if self.autotune:
+        if self.tuned:
             self.log_temperature.grad = -(log_prob.detach().mean() + self.target_entropy)
         self.optimizer.step()  # what has no gradient stays
         with torch.no_grad():
@@ -550,7 +560,7 @@ def imagine(policy: SAC, dynamics: Dynamics, start: Tensor, horizon: int, eta: f
     for _ in range(horizon):
         action, log_prob = policy.act(state)  # (K, A), (K,)
         own = torch.rand_like(action[:, :1]) >= args.random_actions  # (K, 1)
-        action = torch.where(own, action, 2 * torch.rand_like(action) - 1)
+        action = torch.where(own, action, random_like(action, args))
         mean, var = dynamics.predict(torch.cat([state, action], -1))  # (M, K, D) each
         if sample:
             world = row % len(mean)
@@ -577,15 +587,15 @@ def imagine(policy: SAC, dynamics: Dynamics, start: Tensor, horizon: int, eta: f
 
 def batches(policy: SAC, x: Tensor, y: Tensor, rewards: Tensor, imagined: tuple[Tensor, ...], args: Args):
     """G batches of states, actions and returns, of real transitions with one-step returns and of imagined ones."""
-    state_dim, real = y.shape[1] - 2, round(args.real_share * SAC.BATCH) if imagined else SAC.BATCH
+    state_dim, real = y.shape[1] - 2, round(args.real_share * POLICY_BATCH) if imagined else POLICY_BATCH
     for _ in range(args.policy_updates):
         parts = []
         if real > 0:
             i = torch.randint(len(x), (real,), device=x.device)
             values = policy.value(valid(x[i, :state_dim], y[i, :state_dim]))
             parts.append((x[i, :state_dim], x[i, state_dim:], rewards[i] + args.gamma * (1 - y[i, -1]) * values))
-        if real < SAC.BATCH:
-            i = torch.randint(len(imagined[0]), (SAC.BATCH - real,), device=x.device)
+        if real < POLICY_BATCH:
+            i = torch.randint(len(imagined[0]), (POLICY_BATCH - real,), device=x.device)
             parts.append([column[i] for column in imagined])
         yield parts[0] if len(parts) == 1 else [torch.cat(column) for column in zip(*parts, strict=True)]
 

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest import mock
 
 import gpytorch
 import gymnasium as gym
@@ -128,8 +129,9 @@ def sac_rows() -> list[tuple[str, str, np.ndarray]]:
     """
     rows = []
     for width, batch in ((64, 256), (256, 256)):
-        args = ptsbe_sac_maze.Args(autotune=True)
-        ours = type("SizedSAC", (ptsbe_sac_maze.SAC,), {"WIDTH": width})(4, 2, args)
+        args = ptsbe_sac_maze.Args(temperature=0.0)
+        with mock.patch.object(ptsbe_sac_maze, "POLICY_WIDTH", width):
+            ours = ptsbe_sac_maze.SAC(4, 2, args)
         size = {"policy_kwargs": {"net_arch": [width, width]}, "batch_size": batch, "buffer_size": 2000}
         untrained = {"learning_starts": 10**9, "train_freq": (2000, "step"), "device": "cpu"}
         theirs = stable_baselines3.SAC("MlpPolicy", NoMaze(ours.FEATURES + 4), **size, **untrained)

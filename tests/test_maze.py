@@ -427,13 +427,13 @@ def test_targets_follow_and_are_not_trained():
 
 
 def test_temperature_is_fixed_unless_tuned_towards_the_target_entropy():
-    for autotune in (False, True):
-        policy = small_sac(policy_lr=1e-2, temperature=0.2, autotune=autotune)
+    for tuned in (False, True):
+        policy = small_sac(policy_lr=1e-2, temperature=0.0 if tuned else 0.2)
         for _ in range(20):
             policy.update(*batch_of(), torch.zeros(256))
         temperature = policy.log_temperature.exp().item()
         # the entropy starts far above the target, so that the temperature must fall
-        assert temperature < 0.19 if autotune else temperature == pytest.approx(0.2)
+        assert temperature < 0.19 if tuned else temperature == pytest.approx(0.2)
 
 
 # --------------------------------------------------------------------------------------------------------- imagination
@@ -631,7 +631,7 @@ FLAGS = {"maze": "open", "total_timesteps": 100, "reset_interval": 40, "action_r
 FLAGS |= {"warmup_steps": 80, "policy_interval": 40, "model_interval": 40, "rollouts": 20, "horizon": 5, "lookahead": 3}
 FLAGS |= {"replayed_starts": 0.1, "random_actions": 0.9, "survival": False, "real_share": 0.5, "policy_updates": 3}
 FLAGS |= {"model_updates": 5, "eta": 0.1, "eta_decay": 0.1, "ensemble_size": 3, "position_dims": 3, "prior_size": 1.0}
-FLAGS |= {"eig_noise": 0.5, "policy_lr": 1e-2, "gamma": 0.5, "temperature": 0.1, "autotune": True}
+FLAGS |= {"eig_noise": 0.5, "policy_lr": 1e-2, "gamma": 0.5, "temperature": 0.0, "eig_outputs": 2}
 FLAGS |= {"dynamics": "dk", "bonus": "variance", "method": "pts"}
 OTHERS = "stop_at_goal run_name eval_episodes cuda track wandb_project_name wandb_entity capture_video save_model"
 

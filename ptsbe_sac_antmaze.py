@@ -1,0 +1,907 @@
+"""PTS-BE with SAC in ant mazes: planning to explore with the expected information gain (EIG).
+
+    python ptsbe_sac_antmaze.py --maze small-open --seed 1
+
+The file reads top to bottom: arguments, environment, dynamics models, bonuses, solver, imagination, input and output,
+and in `main` Algorithm 1 of the paper (Caron, Hicks and Mavroudis, TMLR 2025) with its line numbers.
+"""
+
+import contextlib
+import io
+import json
+import math
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
+from itertools import pairwise
+from pathlib import Path
+from typing import Literal
+
+import gymnasium as gym
+import mujoco
+import numpy as np
+import torch
+import torch.nn.functional as F
+import tyro
+from PIL import Image, ImageDraw, ImageFont
+from torch import Tensor, nn
+from torch.utils.tensorboard import SummaryWriter
+
+from gp_models import SVGP, ResNetFeatures, Standardizer
+
+with contextlib.redirect_stderr(io.StringIO()):  # it prints news of its robot hands
+    from gymnasium_robotics.envs.maze.ant_maze_v5 import AntMazeEnv
+    from gymnasium_robotics.envs.maze.maze_v4 import MazeEnv
+
+
+@dataclass
+class Args:
+    # the experiment
+    method: Literal["random", "sac", "be", "pts", "pts-be"] = "pts-be"  # be: with the bonus; pts: on imagined data
+    bonus: Literal["eig", "entropy", "variance", "error"] = "eig"  # intrinsic reward r^i of be and pts-be
+    dynamics: Literal["de", "gp", "dk"] = "de"  # model p(f): deep ensemble, sparse variational GP, deep kernel
+    maze: str = "small-open"  # small-open, large-open, u-shape, or a text file: # wall, . free, r start, g goal
+    random_torques: Literal["uniform", "coin"] = "coin"  # of random actions, real and imagined; coin: each +1 or -1
+    total_timesteps: int = 20_000  # steps of the simulator, T
+    reset_interval: int = 1000  # steps after which an episode is truncated and begins anew
+    action_repeat: int = 3  # steps for which torques are held: 0.15 s
+    stop_at_goal: bool = True  # end the run at the goal; otherwise a new episode begins there
+    # the run
+    seed: int = 1  # of environment, networks and all sampling
+    run_name: str | None = None  # folder under runs/, instead of {env}__{method}-{bonus}-{dynamics}__{seed}__{time}
+    eval_episodes: int = 0  # episodes after the run, with the policy's mean action and without learning
+    cuda: bool = False  # networks on the GPU; the CPU is faster at the default sizes
+    track: bool = False  # log to Weights and Biases as well
+    wandb_project_name: str = "ptsbe"  # project there
+    wandb_entity: str | None = None  # user or team there
+    capture_video: bool = False  # film an episode with the policy's mean action after the run
+    save_model: bool = False  # save policy and dynamics model as model.pt
+    # Algorithm 1
+    warmup_steps: int = 1500  # steps with random actions before the first update, t_warm
+    policy_interval: int = 30  # steps between two updates of the policy, t_policy
+    model_interval: int = 99  # steps between two updates of the dynamics model, t_model
+    rollouts: int = 100  # imagined trajectories of a planning, K
+    horizon: int = 8  # actions in an imagined trajectory, J
+    replayed_starts: float = 0.9  # share of trajectories that start in visited states, the rest in the present one
+    random_actions: float = 0.5  # share of imagined actions that are random: else critics see the policy's alone
+    survival: bool = True  # imagined futures count exp(-EIG): what was learned cannot be learned again further on
+    real_share: float = 0.0  # share of real transitions in the batches of pts and pts-be, as in MBPO
+    lookahead: int = 4  # act with the first of so many imagined actions, of the best of K trajectories; 0: policy
+    policy_updates: int = 24  # gradient steps on the policy in an update, G
+    model_updates: int = 40  # gradient steps on the dynamics model in an update, ten times as many in the first
+    eta: float = 1.0  # weight of the bonus, eta: a constant, so that the bonus fades as the model learns
+    eta_decay: float = 1.0  # eta_t = eta * eta_decay ** (t / 1000)
+    # dynamics model
+    ensemble_size: int = 3  # networks in the deep ensemble, M
+    position_dims: int = 2  # leading variables of the observation that Fourier features and priors act on
+    prior_size: float = 3.0  # deviation of a member's prior function, in units of the targets' deviation
+    eig_outputs: int = 2  # leading outputs that EIG counts: the displacement; with the body's, tumbling would pay
+    eig_noise: float = 1.0  # noise that EIG assumes at least, in the same units: small disagreements count little
+    # SAC
+    policy_lr: float = 1e-3  # learning rate of actor, critics and temperature
+    gamma: float = 0.98  # discount factor of an action
+    temperature: float = 0.002  # weight of the policy's entropy, alpha; 0: tuned as Haarnoja et al. do
+
+
+TUNED = {  # what a method or a model runs with where no flag says otherwise
+    "sac": {"temperature": 0.0, "policy_lr": 1e-3},
+    "be": {"eig_noise": 1.0, "eta": 5.0, "temperature": 0.1, "gamma": 0.985},
+    # a GP's prior is as large as the targets, not prior_size times as large; its updates are of all the data
+    "gp": {"eig_noise": 1.2, "model_updates": 5},
+    "dk": {"eig_noise": 1.2, "model_updates": 5},
+}
+
+
+def parse(argv: list[str] | None = None) -> Args:
+    """The flags of the command line, those that are not given as TUNED has them for the method and the model."""
+    argv = sys.argv[1:] if argv is None else argv
+    choice = tyro.cli(Args, args=[word for word in argv if word not in ("-h", "--help")])
+    tuned = TUNED.get(choice.method, {}) | TUNED.get(choice.dynamics, {})
+    return tyro.cli(Args, args=argv, default=replace(Args(), **tuned), description=__doc__)
+
+
+RANGES = {  # least and largest value of a flag
+    (1, math.inf): "total_timesteps reset_interval action_repeat warmup_steps policy_interval model_interval rollouts "
+    "horizon policy_updates model_updates ensemble_size",
+    (0, math.inf): "seed eval_episodes lookahead eta eta_decay prior_size eig_noise temperature",
+    (0, 1): "replayed_starts random_actions real_share gamma",
+    (1e-9, math.inf): "policy_lr",
+    (1, 30): "position_dims",
+    (1, 32): "eig_outputs",
+}
+
+PICTURES = 500  # steps between two pictures for TensorBoard
+MODEL_WIDTH, MODEL_BATCH, MODEL_LR, MODEL_DROPOUT = 256, 64, 3e-3, 0.2  # networks of the ensemble and their training
+POLICY_WIDTH, POLICY_BATCH = 128, 256  # networks of SAC and their batches
+
+
+# ----------------------------------------------------------------------------------------------------- environment
+
+CELL, PARTS, RADIUS = 4.0, 4, 0.5  # width of a cell in m; coverage counts squares of 1 / PARTS of it; of the goal
+
+MAZES = {  # rows from above, `#` wall, `.` free, `r` start, `g` goal
+    "small-open": "#####/#r..#/#...#/#..g#/#####",
+    "large-open": "#######/#r....#/#.....#/#.....#/#.....#/#....g#/#######",
+    "u-shape": "#####/#r..#/###.#/#g..#/#####",
+}
+
+# What the agent sees: position (2) and heading as cos, sin (2); then what does not depend on where the ant is and which
+# way it faces: height, the torso's upward direction in its own frame (3), joint angles (8), velocity as seen from the
+# heading (3), angular velocity in the torso's frame (3), velocities of the joints (8). In units of about 1.
+UNITS = torch.tensor([0.5] * 2 + [1] * 2 + [2] + [1] * 3 + [2] * 8 + [0.9] * 3 + [0.35] * 3 + [0.8] * 8)
+HEADING, UPWARD, SPEED = slice(2, 4), slice(5, 8), slice(16, 18)
+SQUARE = UNITS[0].item() * CELL / PARTS  # width of a square as the agent sees it
+
+
+def parse_map(text: str) -> np.ndarray:
+    """The characters of a map (rows, columns), or a ValueError that names the place and the reason."""
+    rows = [row.rstrip() for row in text.rstrip().replace("/", "\n").split("\n")]
+    for i, row in enumerate(rows, 1):
+        if len(row) != len(rows[0]):
+            raise ValueError(f"row {i} has {len(row)} cells and row 1 has {len(rows[0])}: all rows must be as long")
+        for j, cell in enumerate(row, 1):
+            if cell not in "#.rg":
+                raise ValueError(f"row {i}, column {j}: {cell!r} is none of # wall, . free, r start, g goal")
+            if cell != "#" and (i in (1, len(rows)) or j in (1, len(row))):
+                raise ValueError(f"row {i}, column {j}: {cell!r} at the border, which must be closed by walls, #")
+    cells = np.array([list(row) for row in rows])
+    for mark, name in (("r", "start"), ("g", "goal")):
+        at = (np.argwhere(cells == mark) + 1).tolist()
+        if len(at) != 1:
+            raise ValueError(f"{len(at)} cells are marked as {name}, {mark}, it must be one; [row, column]: {at}")
+    if not reachable(cells)[cells == "g"]:
+        raise ValueError(f"walls part the goal in row {at[0][0]}, column {at[0][1]} from the start")
+    return cells
+
+
+def reachable(cells: np.ndarray) -> np.ndarray:
+    """The cells that can be reached from the start: (rows, columns)."""
+    found, before = cells == "r", 0
+    while found.sum() > before:
+        before = found.sum()
+        for shift, axis in ((1, 0), (-1, 0), (1, 1), (-1, 1)):  # the border is closed, nothing comes in around it
+            found |= np.roll(found, shift, axis) & (cells != "#")
+    return found
+
+
+class Hold(gym.Wrapper):
+    """Every action is held for some steps: the sum of their rewards, and as info["path"] their observations (n, S)."""
+
+    def __init__(self, env: gym.Env, steps: int):
+        super().__init__(env)
+        self.steps = steps
+
+    def step(self, action: np.ndarray):
+        path, total, done = [], 0.0, False
+        while len(path) < self.steps and not done:
+            state, reward, terminated, truncated, info = self.env.step(action)
+            path.append(state)
+            total, done = total + float(reward), terminated or truncated
+        return state, total, terminated, truncated, info | {"path": np.stack(path)}
+
+
+class HighWalls(MazeEnv):
+    """Walls of 12 m from the start: the library's are 2 m, and ants jump over them. No noise on start and goal.
+
+    It stands between AntMazeEnv, which hard-codes both, and MazeEnv, which takes them.
+    """
+
+    def __init__(self, *inputs, **options):
+        super().__init__(*inputs, **options | {"maze_height": 12 / CELL, "position_noise_range": 0.0})
+
+
+class AntMaze(AntMazeEnv, HighWalls):
+    """Gymnasium-Robotics' AntMaze with HighWalls and a goal that counts only for an ant on the ground."""
+
+    def compute_terminated(self, achieved_goal: np.ndarray, desired_goal: np.ndarray, info: dict) -> bool:
+        return bool(np.linalg.norm(achieved_goal - desired_goal) <= RADIUS and self.data.qpos[2] < 1)
+
+
+class CoinFlips(gym.spaces.Box):
+    """Torques in [-1, 1] whose random samples are of full size, +1 or -1 each: uniform ones hardly move an ant."""
+
+    def sample(self, *_, **__) -> np.ndarray:
+        return self.np_random.choice([-1, 1], self.shape).astype(np.float32)
+
+
+def turn(vectors: Tensor, heading: Tensor, back: bool = False) -> Tensor:
+    """Vectors of the plane (..., 2) turned by the angle of a heading (cos, sin), or back by it."""
+    (x, y), (cos, sin) = vectors.unbind(-1), heading.unbind(-1)
+    sin = -sin if back else sin
+    return torch.stack([cos * x - sin * y, sin * x + cos * y], -1)
+
+
+def observe(data: mujoco.MjData) -> np.ndarray:
+    """What the agent sees of the simulator's state: (30,)."""
+    qpos, qvel, matrix = torch.as_tensor(data.qpos), torch.as_tensor(data.qvel), np.empty(9)
+    mujoco.mju_quat2Mat(matrix, data.qpos[3:7])
+    matrix = torch.as_tensor(matrix).view(3, 3)  # from the torso's frame to the world's
+    heading = F.normalize(matrix[:2, 0], dim=0)  # of the torso's x axis on the floor
+    parts = qpos[:2], heading, qpos[2:3], matrix[2], qpos[7:], turn(qvel[:2], heading, back=True), qvel[2:]
+    return (UNITS * torch.cat(parts)).float().numpy()
+
+
+def make_env(args: Args, render_mode: str | None = None) -> tuple[gym.Env, "Visits"]:
+    """Gymnasium-Robotics' AntMaze: what `observe` sees, reward exp(-distance to the goal in m) at every step.
+
+    The goal terminates an episode, reset_interval truncates it; nothing happens to an ant on its back.
+    """
+    try:
+        cells = parse_map(MAZES[args.maze] if args.maze in MAZES else Path(args.maze).read_text("utf-8-sig"))
+    except (OSError, ValueError) as error:
+        refuse(f"--maze {args.maze} must be one of {', '.join(MAZES)} or a text file with a map: {error}")
+    os.environ.setdefault("MUJOCO_GL", "egl" if sys.platform == "linux" else "glfw")  # videos need no screen
+    walls = [[{"#": 1, ".": 0}.get(character, character) for character in row] for row in cells.tolist()]
+    env = AntMaze(render_mode, walls, "dense", continuing_task=False, include_cfrc_ext_in_observation=False)
+    camera = {"distance": 1.3 * CELL * max(cells.shape), "elevation": -90.0, "azimuth": 90.0, "lookat": np.zeros(3)}
+    env.ant_env.mujoco_renderer.default_cam_config = camera  # from above, the whole maze
+    Path(env.tmp_xml_file_path).unlink()  # the library leaves a file in the temporary folder otherwise
+    space = CoinFlips if args.random_torques == "coin" else gym.spaces.Box
+    env.action_space = space(-1.0, 1.0, env.action_space.shape, np.float32)
+    env.action_space.seed(args.seed)
+    env, data = gym.wrappers.TimeLimit(env, args.reset_interval), env.data
+    space = gym.spaces.Box(-np.inf, np.inf, UNITS.shape, np.float32)
+    env = gym.wrappers.TransformObservation(env, lambda _: observe(data), space)
+    return Hold(gym.wrappers.RecordEpisodeStatistics(env), args.action_repeat), Visits(args.maze, cells)
+
+
+def random_like(actions: Tensor, args: Args) -> Tensor:
+    """Actions as the random policy takes them, as many as these."""
+    uniform = 2 * torch.rand_like(actions) - 1
+    return uniform.sign() if args.random_torques == "coin" else uniform
+
+
+def change(states: Tensor, next_states: Tensor) -> Tensor:
+    """What the model learns to predict of next states, as seen from the heading before: (..., S).
+
+    Displacement, cos - 1 and sin of the angle by which the ant turned, and the differences of all else. It is the same
+    whichever way the ant faces.
+    """
+    changes, heading = next_states - states, states[..., HEADING]
+    turned = turn(next_states[..., HEADING], heading, back=True)
+    changes[..., :2] = turn(changes[..., :2], heading, back=True)
+    changes[..., HEADING] = turned - torch.tensor([1.0, 0.0], device=states.device)
+    changes[..., SPEED] = turn(next_states[..., SPEED], turned) - states[..., SPEED]
+    return changes
+
+
+def valid(states: Tensor, changes: Tensor | float = 0.0) -> Tensor:
+    """States after predicted changes, put back among those that are possible: directions have length 1."""
+    changes = changes + torch.zeros_like(states)
+    after, heading = states + changes, states[..., HEADING]
+    turned = F.normalize(changes[..., HEADING] + torch.tensor([1.0, 0.0], device=states.device), dim=-1)
+    after[..., :2] = states[..., :2] + turn(changes[..., :2], heading)
+    after[..., HEADING] = F.normalize(turn(turned, heading), dim=-1)
+    after[..., UPWARD] = F.normalize(after[..., UPWARD], dim=-1)
+    after[..., SPEED] = turn(after[..., SPEED], turned, back=True)
+    return after
+
+
+class Visits:
+    """Where the agent was in the maze, for measures and pictures: nothing of it reaches the agent."""
+
+    FLOOR, WALL, HOT = np.array([(255, 250, 235), (45, 50, 60), (170, 10, 45)])
+    EARLY, LATE = np.array([(90, 120, 235), (250, 120, 0)])
+
+    def __init__(self, maze: str, cells: np.ndarray):
+        self.name = f"AntMaze-{Path(maze).stem}"
+        self.free = reachable(cells).repeat(PARTS, 0).repeat(PARTS, 1)  # squares, (height, width)
+        self.size = np.array(self.free.shape[::-1])
+        self.start, self.goal = (PARTS * (np.argwhere(cells == mark)[0, ::-1] + 0.5) for mark in "rg")
+        self.visited, self.path = np.zeros_like(self.free), []  # the path in squares (column, row), (n, 2) each
+        self.min_distance, self.solved_step = math.inf, None
+
+    def add(self, states: np.ndarray, step: int, terminated: bool = False) -> None:
+        """States (n, S) that were visited up to a step; the map's centre is the origin, y points upwards."""
+        path = states[:, :2] / (SQUARE, -SQUARE) + self.size / 2
+        self.path.append(path)
+        self.visited[tuple(path.astype(int).T[::-1])] = True
+        distance = CELL / PARTS * np.linalg.norm(path - self.goal, axis=-1).min()
+        self.min_distance = min(self.min_distance, float(distance))
+        if terminated and self.solved_step is None:
+            self.solved_step = step
+
+    def metrics(self) -> dict[str, float | int | None]:
+        coverage = float(self.visited[self.free].mean())  # share of the squares that can be reached
+        return {"coverage": coverage, "min_distance": self.min_distance, "solved_step": self.solved_step}
+
+    def probes(self) -> np.ndarray:
+        """Inputs of the model at which EIG is drawn, an ant at rest in every free square, no torques: (P, 38)."""
+        positions = (np.argwhere(self.free)[:, ::-1] + 0.5 - self.size / 2) * (SQUARE, -SQUARE)
+        rest = [1, 0, 1.5, 0, 0, 1, *[0] * 30]  # upright
+        return np.concatenate([positions, np.tile(rest, (len(positions), 1))], 1).astype(np.float32)
+
+    def picture(self, title: str, eig: np.ndarray | None = None) -> np.ndarray:
+        """The EIG of the probes (P,) as a map or, without it, the path, above a scale: (height, width, 3)."""
+        path, zoom = np.concatenate(self.path), 600 / self.size.max()  # pixels of a square
+        low, high = (self.EARLY, self.LATE) if eig is None else (self.FLOOR, self.HOT)
+        colours = np.where(self.free[..., None], self.FLOOR, self.WALL)
+        if eig is not None:
+            colours[self.free] = low + eig[:, None] / max(eig.max(), 1e-12) * (high - low)
+        width, height = np.ceil(self.size * zoom).astype(int).tolist()
+        scale = low + np.linspace(0, 1, width)[:, None] * (high - low)  # (width, 3)
+        image = Image.new("RGB", (max(width, 600) + 40, height + 120), "white")  # wide enough for the title
+        for part, place, size in ((colours, (20, 50), (width, height)), (scale[None], (20, height + 60), (width, 20))):
+            image.paste(Image.fromarray(part.astype(np.uint8)).resize(size, Image.Resampling.NEAREST), place)
+        draw, points = ImageDraw.Draw(image), (20, 50) + zoom * path
+        for i in range(len(path) - 1 if eig is None else 0):
+            if np.abs(path[i + 1] - path[i]).max() < PARTS / 2:  # not from the end of an episode to the start
+                colour = tuple((low + i / len(path) * (high - low)).astype(int))
+                draw.line([*points[i], *points[i + 1]], colour, width=max(2, int(zoom / 8)))
+        for name, place, colour in (("start", self.start, "black"), ("goal", self.goal, (20, 150, 70))):
+            draw.circle((20, 50) + zoom * place, RADIUS * PARTS / CELL * zoom, outline=colour, width=4)
+            draw.text((20, 50) + zoom * place, name, colour, ImageFont.load_default(22), "mm")
+        left, right = ("step 0", f"step {len(path) - 1}") if eig is None else ("0", f"{eig.max():.2g} nats")
+        for text, x, y, anchor in ((title, 20, 14, "la"), (left, 20, -34, "la"), (right, width + 20, -34, "ra")):
+            draw.text((x, y % image.height), text, "black", ImageFont.load_default(22), anchor)
+        return np.asarray(image)
+
+
+# -------------------------------------------------------------------------------------------------- dynamics models
+# A dynamics model maps x = [state, action] to y = [state change, reward, end] in M possible worlds: the members of an
+# ensemble, or one Gaussian process. It offers fit(x, y, steps), predict(x) -> mean and variance of y in every world,
+# (M, N, D), and eig(mean, var) -> (N,). The least and the largest y of its data are in `seen`.
+
+
+class BatchedMLP(nn.Module):
+    """Networks of the same size as one batch of matrices: a layer of all of them is one product.
+
+    Layer i is drawn uniformly within gains[i] / sqrt(fan-in); with a gain of 1 that is how torch draws nn.Linear.
+    """
+
+    def __init__(self, networks: int, sizes: tuple[int, ...], gains: tuple[float, ...]):
+        super().__init__()
+        self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
+        for (fan_in, fan_out), gain in zip(pairwise(sizes), gains, strict=True):
+            bound = gain / math.sqrt(fan_in)
+            self.weights.append(nn.init.uniform_(torch.empty(networks, fan_in, fan_out), -bound, bound))
+            self.biases.append(nn.init.uniform_(torch.empty(networks, 1, fan_out), -bound, bound))
+        self.layers = tuple(zip(self.weights, self.biases, strict=True))  # a ParameterList is slow to walk
+
+    def forward(self, x: Tensor, frozen: bool = False, dropout: float = 0.0) -> Tensor:
+        """(M, N, in) -> (M, N, out); frozen weights get no gradients, dropout is the share of hidden units left out."""
+        layers = [(weight.detach(), bias.detach()) for weight, bias in self.layers] if frozen else self.layers
+        for weight, bias in layers[:-1]:
+            x = F.silu(torch.baddbmm(bias, x, weight))  # (M, N, width)
+            x = F.dropout(x, dropout) if dropout else x
+        weight, bias = layers[-1]
+        return torch.baddbmm(bias, x, weight)
+
+
+class FourierFeatures(nn.Module):
+    """Random Fourier features (Rahimi and Recht, 2007), sqrt(2) cos(w x + b), other ones for every network.
+
+    A weighted sum of them is a draw from a Gaussian process of that length-scale; a network on top of them can bend
+    at a wall, and what it learns in one place does not reach far beyond the length-scale.
+    """
+
+    def __init__(self, networks: int, dims: int, features: int, length_scale: float):
+        super().__init__()
+        self.register_buffer("frequencies", torch.randn(networks, dims, features) / length_scale)
+        self.register_buffer("phases", 2 * math.pi * torch.rand(networks, 1, features))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Features of the leading variables: (M, N, in) -> (M, N, features)."""
+        x = x[..., : self.frequencies.shape[1]]
+        return math.sqrt(2) * torch.baddbmm(self.phases, x, self.frequencies).cos()
+
+
+class PriorEnsemble(nn.Module):
+    """M probabilistic networks (Lakshminarayanan et al., 2017), each around its own random prior (Osband et al., 2018).
+
+    The mean of a member is a network on [Fourier features of the position, state, action] plus a fixed smooth random
+    function of the position. Members agree where data made their networks cancel the prior, at any speed, and disagree
+    elsewhere.
+    """
+
+    FEATURES = 64
+    LENGTH_SCALES = 0.7, 1.5  # how sharply the dynamics may change; how far from visited places members disagree
+    MIN_LOG_VAR, MAX_LOG_VAR = -6.0, 2.0  # of the standardised targets
+
+    def __init__(self, in_dim: int, out_dim: int, args: Args):
+        super().__init__()
+        self.members, self.min_eig_var, self.eig_outputs = args.ensemble_size, args.eig_noise**2, args.eig_outputs
+        sizes = (self.members, args.position_dims, self.FEATURES)
+        self.features, self.prior_features = (FourierFeatures(*sizes, scale) for scale in self.LENGTH_SCALES)
+        prior = args.prior_size / math.sqrt(self.FEATURES) * torch.randn(self.members, self.FEATURES, out_dim)
+        prior[..., min(args.eig_outputs, out_dim - 2) :] = 0  # none on reward and end, nor on what EIG does not count
+        self.register_buffer("prior", prior)
+        sizes = (in_dim + self.FEATURES, MODEL_WIDTH, MODEL_WIDTH, 2 * out_dim)
+        self.networks = BatchedMLP(self.members, sizes, (1.0, 1.0, 1.0))
+        self.out_scale = Standardizer(out_dim)
+        self.register_buffer("seen", torch.zeros(2, out_dim))  # least and largest targets
+        self.optimizer = torch.optim.Adam(self.parameters(), MODEL_LR, fused=True)
+
+    @torch.no_grad()
+    def fixed(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The parts that are not learned, inputs of the networks and prior: (M, N, in) -> (M, N, code), (M, N, D)."""
+        return torch.cat([self.features(x), x], -1), self.prior_features(x) @ self.prior
+
+    def forward(self, code: Tensor, prior: Tensor, dropout: float = 0.0) -> tuple[Tensor, Tensor]:
+        """Mean and log-variance of the standardised targets: (M, N, code), (M, N, D) -> 2 x (M, N, D)."""
+        mean, raw = self.networks(code, dropout=dropout).chunk(2, -1)
+        return mean + prior, self.MIN_LOG_VAR + (self.MAX_LOG_VAR - self.MIN_LOG_VAR) * raw.sigmoid()
+
+    def fit(self, x: Tensor, y: Tensor, steps: int) -> float:
+        """Gradient steps on the beta-NLL (Seitzer et al., 2022) with beta = 1; every member draws its own mini-batches.
+
+        The plain likelihood explains rare contacts with walls as noise; multiplied by the variance it does not. The
+        learning rate falls to 0 within every call: at a constant rate the members jitter and EIG cannot fade.
+        """
+        self.out_scale.fit(y)
+        self.seen.copy_(torch.stack([y.amin(0), y.amax(0)]))
+        index = torch.randint(len(x), (self.members, steps * MODEL_BATCH), device=x.device)
+        member = torch.arange(self.members, device=x.device)[:, None]
+        code, prior = (part[member, index] for part in self.fixed(x.expand(self.members, -1, -1)))
+        batches = [part.split(MODEL_BATCH, 1) for part in (code, prior, self.out_scale(y)[index])]
+        for step, (code, prior, target) in enumerate(zip(*batches, strict=True)):
+            self.optimizer.param_groups[0]["lr"] = MODEL_LR * (1 - step / steps)
+            mean, log_var = self(code, prior, MODEL_DROPOUT)  # (M, B, D) each
+            error, var = (target - mean).detach(), log_var.detach().exp()
+            # the gradients of var * (log var + error^2 / var), with the first var held fixed
+            gradients = -2 * error / MODEL_BATCH, (var - error.square()) / MODEL_BATCH
+            self.optimizer.zero_grad()
+            torch.autograd.backward((mean, log_var), gradients)
+            self.optimizer.step()
+        return error.square().mean().item()
+
+    @torch.no_grad()
+    def predict(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and noise variance of every member: (N, in) -> 2 x (M, N, D)."""
+        mean, log_var = self(*self.fixed(x.expand(self.members, -1, -1)))
+        return self.out_scale.mean + self.out_scale.scale * mean, self.out_scale.scale.square() * log_var.exp()
+
+    def eig(self, mean: Tensor, var: Tensor) -> Tensor:
+        """EIG of a prediction, with at least the noise eig_noise: 2 x (M, N, D) -> (N,)."""
+        counted, floor = slice(self.eig_outputs), self.min_eig_var * self.out_scale.scale.square()
+        return mixture_eig(mean[..., counted], var.maximum(floor)[..., counted])
+
+
+class SparseGP(SVGP):
+    """Sparse variational GP (Titsias, 2009) on the inputs or, as a deep kernel, on learned features of them.
+
+    In float64: its matrices are small, and ill-conditioned where transitions are alike. It is fitted to at most ROWS
+    transitions, half of them the newest and half a random part of the others, so that the cost of an update is bounded.
+    """
+
+    INDUCING, LR, ROWS = 64, 0.05, 2000
+
+    def __init__(self, in_dim: int, out_dim: int, args: Args):
+        features = ResNetFeatures(in_dim, MODEL_WIDTH) if args.dynamics == "dk" else None
+        super().__init__(in_dim, out_dim, self.INDUCING, features=features)
+        self.double()
+        self.min_eig_var, self.eig_outputs = args.eig_noise**2, args.eig_outputs
+        self.register_buffer("seen", torch.zeros(2, out_dim))  # least and largest targets
+
+    def fit(self, x: Tensor, y: Tensor, steps: int) -> float:
+        self.seen.copy_(torch.stack([y.amin(0), y.amax(0)]))
+        if len(x) > self.ROWS:
+            order = torch.randperm(len(x) - self.ROWS // 2, device=x.device)[: self.ROWS // 2]
+            x, y = (torch.cat([part[order], part[-self.ROWS // 2 :]]) for part in (x, y))
+        return super().fit(x, y, steps, self.LR)
+
+    def predict(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance of the outcome, in one world: (N, in) -> 2 x (1, N, D)."""
+        mean, var = super().predict(x)
+        return mean[None], (var + self.noise.detach().to(var.dtype))[None]
+
+    def eig(self, mean: Tensor, var: Tensor) -> Tensor:
+        """EIG of a prediction, with at least the noise eig_noise: 2 x (1, N, D) -> (N,)."""
+        counted, floor = slice(self.eig_outputs), self.min_eig_var * self.out_scale.scale.square()
+        noise, floor = self.noise.detach().to(var.dtype), floor.to(var.dtype)
+        return gaussian_eig((var[0] - noise).clamp_min(0)[:, counted], noise.maximum(floor)[counted])
+
+
+Dynamics = PriorEnsemble | SparseGP
+
+# ---------------------------------------------------------------------------------------------------------- bonuses
+
+
+def gaussian_eig(var: Tensor, noise: Tensor) -> Tensor:
+    """EIG of a Gaussian posterior (Appendix B.2), 0.5 * sum_d log(1 + var_d / noise_d): (N, D), (D,) -> (N,)."""
+    return 0.5 * torch.log1p(var / noise).sum(-1)
+
+
+def mixture_eig(mean: Tensor, var: Tensor) -> Tensor:
+    """EIG of an ensemble, the Jensen-Shannon divergence of its members (Appendix B.3): 2 x (M, N, D) -> (N,).
+
+    -mean_i log mean_j c_ij^2 with c_ij the Bhattacharyya coefficient of two members: exact to second order for close
+    members, log M for distant ones, no sampling noise. benchmark/README.md compares it with other estimators.
+    """
+    half_log_var, middle = 0.5 * var.log(), 0.5 * (var[:, None] + var)  # (M, N, D), (M, M, N, D)
+    distance = 0.25 * (mean[:, None] - mean).square() / middle
+    log_overlap = (half_log_var[:, None] + half_log_var - middle.log() - distance).sum(-1)  # log c_ij^2, (M, M, N)
+    return -log_overlap.exp().mean(1).log().mean(0)
+
+
+def bonuses(dynamics: Dynamics, mean: Tensor, var: Tensor, y: Tensor | None = None) -> dict[str, Tensor]:
+    """Intrinsic rewards (N,) of a prediction 2 x (M, N, D) and, where the outcome y (N, D) is known, of its error.
+
+    A bonus of your own is a line here, and its name in Args.
+    """
+    scale = dynamics.out_scale.scale.to(mean.dtype)  # deviation of the targets, the unit of variance and error
+    total = var.mean(0) + mean.var(0, correction=0)  # of the mixture of the worlds, (N, D)
+    found = {"eig": dynamics.eig(mean, var), "variance": (total / scale.square()).sum(-1)}
+    found["entropy"] = 0.5 * (2 * math.pi * math.e * total).log().sum(-1)  # of a Gaussian with its moments, in nats
+    if y is not None:
+        found["error"] = ((y - mean.mean(0)) / scale).norm(dim=-1)
+    return found
+
+
+# ----------------------------------------------------------------------------------------------------------- solver
+
+
+class SAC(nn.Module):
+    """Tanh-Gaussian actor, twin critics and temperature, and the update of Haarnoja et al. (2018).
+
+    All networks see the state and Fourier features of the position. Densities are relative to the uniform policy: its
+    entropy is 0 and that of all others negative, so that nothing is earned by going on where nothing is learnt.
+    """
+
+    FEATURES, LENGTH_SCALE, TAU = 64, 1.0, 0.02
+    MAX_MEAN, MIN_LOG_STD, MAX_LOG_STD = 2.0, -3.0, 0.5  # before the tanh: a saturated actor would not learn
+
+    def __init__(self, state_dim: int, action_dim: int, args: Args):
+        super().__init__()
+        self.tuned, self.target_entropy = args.temperature == 0, -action_dim * (1 + math.log(2))  # over the uniform's
+        self.features = FourierFeatures(1, args.position_dims, self.FEATURES, self.LENGTH_SCALE)
+        in_dim = self.FEATURES + state_dim
+        self.actor = BatchedMLP(1, (in_dim, POLICY_WIDTH, POLICY_WIDTH, 2 * action_dim), (1.0, 1.0, 0.1))
+        sizes = (in_dim + action_dim, POLICY_WIDTH, POLICY_WIDTH, 1)
+        self.critics, self.targets = (BatchedMLP(2, sizes, (1.0, 1.0, 1.0)) for _ in range(2))
+        self.targets.load_state_dict(self.critics.state_dict())
+        self.log_temperature = nn.Parameter(torch.tensor(math.log(args.temperature or 0.2)))
+        trained = [*self.actor.parameters(), *self.critics.parameters(), self.log_temperature]
+        self.optimizer = torch.optim.Adam(trained, args.policy_lr, fused=True)
+
+    def encode(self, state: Tensor) -> Tensor:
+        """What the networks see of a state: (N, S) -> (N, code)."""
+        return torch.cat([self.features(state[None])[0], state], -1)
+
+    def sample(self, code: Tensor, spread: float = 1.0) -> tuple[Tensor, Tensor]:
+        """Actions and the logarithm of their density over the uniform one: (N, code) -> (N, A), (N,)."""
+        mean, raw = self.actor(code[None])[0].chunk(2, -1)  # (N, A) each
+        mean = self.MAX_MEAN * (mean / self.MAX_MEAN).tanh()
+        log_std = self.MIN_LOG_STD + 0.5 * (self.MAX_LOG_STD - self.MIN_LOG_STD) * (raw.tanh() + 1)
+        noise = spread * torch.randn_like(mean)
+        before = torch.addcmul(mean, log_std.exp(), noise)  # (N, A), a = tanh(before)
+        # log N(before) - log(1 - tanh(before)^2), the latter as 2 (log 2 - before - softplus(-2 before)), + log 2
+        log_prob = 2 * (before + F.softplus(-2 * before)) - log_std - 0.5 * (noise.square() + math.log(8 * math.pi))
+        return before.tanh(), log_prob.sum(-1)
+
+    @torch.no_grad()
+    def act(self, state: Tensor, spread: float = 1.0) -> tuple[Tensor, Tensor]:
+        """Actions and their log-densities, with a spread of 0 the mean action: (N, S) -> (N, A), (N,)."""
+        return self.sample(self.encode(state), spread)
+
+    @staticmethod
+    def quality(critics: BatchedMLP, code: Tensor, action: Tensor, frozen: bool = False) -> Tensor:
+        """Values of actions by both critics: (N, code), (N, A) -> (2, N)."""
+        return critics(torch.cat([code, action], -1).expand(2, -1, -1), frozen)[..., 0]
+
+    @torch.no_grad()
+    def value(self, state: Tensor) -> Tensor:
+        """Soft value by the target critics: (N, S) -> (N,)."""
+        code = self.encode(state)
+        action, log_prob = self.sample(code)
+        return self.quality(self.targets, code, action).amin(0) - self.log_temperature.exp() * log_prob
+
+    def update(self, states: Tensor, actions: Tensor, returns: Tensor) -> dict[str, Tensor]:
+        """One gradient step of everything on a batch (N, S), (N, A), (N,); its losses, entropies and values."""
+        code, temperature = self.encode(states), self.log_temperature.exp().detach()
+        critic_loss = (self.quality(self.critics, code, actions) - returns).square().mean(1).sum()
+        new_actions, log_prob = self.sample(code)
+        value = self.quality(self.critics, code, new_actions, frozen=True).min(0).values  # (N,)
+        actor_loss = (temperature * log_prob - value).mean()
+        self.optimizer.zero_grad()
+        (critic_loss + actor_loss).backward()
+        if self.tuned:
+            self.log_temperature.grad = -(log_prob.detach().mean() + self.target_entropy)
+        self.optimizer.step()  # what has no gradient stays
+        with torch.no_grad():
+            for target, parameter in zip(self.targets.parameters(), self.critics.parameters(), strict=True):
+                target.lerp_(parameter, self.TAU)
+        losses = {"critic": critic_loss, "actor": actor_loss, "entropy": -log_prob, "value": value}
+        return {name: loss.detach() for name, loss in losses.items()}
+
+
+# ------------------------------------------------------------------------------------------------------ imagination
+
+
+@torch.no_grad()
+def imagine(policy: SAC, dynamics: Dynamics, start: Tensor, horizon: int, eta: float, args: Args, sample: bool = True):
+    """Alg. 1, lines 7 to 9: K trajectories of J actions inside the model from the states start (K, S).
+
+    Returns states (J * K, S), actions (J * K, A) and soft returns (J * K,), the first steps first. A trajectory of
+    draws lives in one world: a wall that one of five members doubts is passed by a fifth of the trajectories, and not
+    by all of them sooner or later. To compare actions (the look-ahead) trajectories follow the mean of the worlds. No
+    outcome is believed beyond those seen. With a bonus, a gain of information leaves exp(-EIG) of the possible worlds,
+    and so much of what follows counts. Without one EIG must not act: where values are negative, an end is a reward.
+    """
+    state, steps, row = start, [], torch.arange(len(start), device=start.device)
+    for _ in range(horizon):
+        action, log_prob = policy.act(state)  # (K, A), (K,)
+        own = torch.rand_like(action[:, :1]) >= args.random_actions  # (K, 1)
+        action = torch.where(own, action, random_like(action, args))
+        mean, var = dynamics.predict(torch.cat([state, action], -1))  # (M, K, D) each
+        if sample:
+            world = row % len(mean)
+            y = mean[world, row] + var[world, row].sqrt() * torch.randn_like(mean[0])  # (K, D)
+        else:
+            y = mean.mean(0)
+        y = y.clamp(*dynamics.seen)
+        steps.append((state, action, log_prob[:, None], y, mean, var))
+        state = valid(state, y[:, :-2])
+    states, actions, log_probs, y, mean, var = (torch.cat(column, -2) for column in zip(*steps, strict=True))
+    rewards, survival = y[:, -2], 1 - y[:, -1]  # (J * K,)
+    if eta:  # r = r^e + eta r^i
+        found = bonuses(dynamics, mean, var)
+        rewards = rewards + eta * found[args.bonus]
+        survival = survival * (-found["eig"] * args.survival).exp()
+    soft = -policy.log_temperature.exp() * log_probs[:, 0]  # an action's entropy counts for the step before
+    rewards, discounts, soft = (part.view(horizon, -1) for part in (rewards, args.gamma * survival, soft))  # (J, K)
+    returns, ahead = torch.empty_like(rewards), policy.value(state)  # the value of what follows, (K,)
+    for j in reversed(range(horizon)):
+        returns[j] = rewards[j] + discounts[j] * ahead
+        ahead = returns[j] + soft[j]
+    return states, actions, returns.flatten()
+
+
+def batches(policy: SAC, x: Tensor, y: Tensor, rewards: Tensor, imagined: tuple[Tensor, ...], args: Args):
+    """G batches of states, actions and returns, of real transitions with one-step returns and of imagined ones."""
+    state_dim, real = y.shape[1] - 2, round(args.real_share * POLICY_BATCH) if imagined else POLICY_BATCH
+    for _ in range(args.policy_updates):
+        parts = []
+        if real > 0:
+            i = torch.randint(len(x), (real,), device=x.device)
+            values = policy.value(valid(x[i, :state_dim], y[i, :state_dim]))
+            parts.append((x[i, :state_dim], x[i, state_dim:], rewards[i] + args.gamma * (1 - y[i, -1]) * values))
+        if real < POLICY_BATCH:
+            i = torch.randint(len(imagined[0]), (POLICY_BATCH - real,), device=x.device)
+            parts.append([column[i] for column in imagined])
+        yield parts[0] if len(parts) == 1 else [torch.cat(column) for column in zip(*parts, strict=True)]
+
+
+# ------------------------------------------------------------------------------------------------- input and output
+
+
+def refuse(message: str) -> None:
+    print(f"error: {message}", file=sys.stderr)
+    raise SystemExit(2)
+
+
+def check(args: Args) -> None:
+    """Refuse bad input before anything is written."""
+    for (low, high), names in RANGES.items():
+        for name in names.split():
+            if not (low <= (value := getattr(args, name)) <= high and math.isfinite(value)):
+                refuse(f"--{name.replace('_', '-')} is {value}, it must be a number from {low:g} to {high:g}")
+    if args.method == "pts-be" and args.bonus == "error":
+        refuse("--bonus error needs the real next state: use it with --method be, or choose eig, entropy or variance")
+    if args.cuda and not torch.cuda.is_available():
+        refuse("--cuda was asked for, but PyTorch sees no GPU: leave it out to run on the CPU")
+    for flag, package in (("track", "wandb"), ("capture_video", "moviepy")):
+        if getattr(args, flag) and find_spec(package) is None:
+            refuse(f"--{flag.replace('_', '-')} needs a package that is not installed: pip install {package}")
+
+
+def say(text: str, end: str = "\n") -> None:
+    """Print, on a terminal over the line of progress, whatever has become of it."""
+    try:
+        print(f"\r{text:<100}" if os.isatty(1) else text, end=end, flush=True)
+    except (OSError, ValueError):
+        sys.stdout = None
+
+
+def attempt(task: Callable, *inputs):
+    """Do what may fail without loss, for a line of warning: each part fails in its own way."""
+    try:
+        return task(*inputs)
+    except Exception as error:
+        say(f"warning: {task.__name__} failed: {error}")
+
+
+class Run:
+    """The folder of a run: what is logged and left there, and an ending that loses nothing."""
+
+    def __init__(self, args: Args, visits: Visits, **models: nn.Module):
+        self.args, self.visits, self.models = args, visits, models
+        self.kind = {"method": args.method, "bonus": args.bonus if args.method in ("be", "pts-be") else None}
+        self.kind["dynamics"] = args.dynamics if args.method in ("be", "pts", "pts-be") else None
+        self.label = "-".join(filter(None, self.kind.values()))
+        default = f"{visits.name}__{self.label}__{args.seed}__{time.time_ns() // 10**6}"
+        self.folder = Path("runs", args.run_name or default)
+        if Path("runs").resolve() not in self.folder.resolve().parents or self.folder.exists():
+            refuse(f"--run-name {args.run_name}: {self.folder} is taken or not in runs/, choose another name")
+        if args.track:
+            import wandb
+
+            place = {"project": args.wandb_project_name, "entity": args.wandb_entity, "name": self.folder.name}
+            wandb.init(**place, config=asdict(args), sync_tensorboard=True, save_code=True)
+        self.writer = SummaryWriter(self.folder)
+        table = "".join(f"|{flag}|{value}|\n" for flag, value in asdict(args).items())
+        self.writer.add_text("hyperparameters", f"|param|value|\n|-|-|\n{table}")
+        self.start, self.printed, self.stopped = time.time(), 0.0, 0
+
+    def __enter__(self) -> "Run":
+        """From here on Ctrl-C and SIGTERM ask the loop to end."""
+        numbers = signal.SIGINT, signal.SIGTERM
+        self.handlers = {n: signal.signal(n, lambda n, _: setattr(self, "stopped", n)) for n in numbers}
+        return self
+
+    def __exit__(self, _, error: BaseException | None, __) -> None:
+        """After the loop, or with what is not finite in it: what was learned is kept."""
+        for number, handler in self.handlers.items():
+            signal.signal(number, handler)
+        path, failed = self.folder / "model.pt", isinstance(error, FloatingPointError)
+        if self.args.save_model or failed:
+            states = {name: model.state_dict() for name, model in self.models.items()}
+            torch.save({"args": asdict(self.args), **states}, path)
+        if failed:
+            print(f"error: {error}; what was learned is in {path}", file=sys.stderr)
+            raise SystemExit(1)
+
+    def log(self, step: int, **groups: dict[str, float | Tensor]) -> None:
+        """Scalars as group/name; one that is not finite ends the run."""
+        for tag, value in ((f"{group}/{name}", v) for group, values in groups.items() for name, v in values.items()):
+            if not math.isfinite(value):
+                raise FloatingPointError(f"{tag} is {float(value)} at step {step}")
+            self.writer.add_scalar(tag, value, step)
+
+    def progress(self, step: int) -> None:
+        """Log the measures of the visits and, on a terminal, rewrite the line that tells how far the run is."""
+        metrics, speed = self.visits.metrics(), step / (time.time() - self.start)
+        self.log(step, charts={"SPS": speed} | {name: v for name, v in metrics.items() if isinstance(v, float)})
+        if os.isatty(1) and time.time() > self.printed + 0.2:
+            self.printed, total = time.time(), self.args.total_timesteps
+            pace = f"{speed:.0f} steps/s  at most {(total - step) / speed:.0f} s left"
+            say(f"step {step}/{total}  coverage {metrics['coverage']:.2f}  {pace}", end="")
+
+    def finish(self, step: int, total_return: float, tasks: list[tuple]) -> dict:
+        """result.json first, atomically, and again when the tasks that may fail have added to it."""
+        args, metrics, seconds = self.args, self.visits.metrics(), time.time() - self.start
+        result = {"script": Path(__file__).stem, **self.kind, "env": self.visits.name, "seed": args.seed}
+        result |= {"total_timesteps": args.total_timesteps, "steps": step, "episodic_return": total_return}
+        result |= {"solved": metrics["solved_step"] is not None, **metrics, "interrupted": self.stopped > 0}
+        result |= {"wall_time_s": seconds, "sps": step / seconds, "args": asdict(args)}
+        for task in [(dict,), *tasks]:
+            result |= attempt(*task) or {}
+            (self.folder / "result.tmp").write_text(json.dumps(result, indent=2) + "\n")
+            os.replace(self.folder / "result.tmp", self.folder / "result.json")
+        self.writer.close()
+        reached = f"goal reached at step {result['solved_step']}" if result["solved"] else "goal not reached"
+        say(f"{reached}, coverage {result['coverage']:.2f}, {seconds:.1f} s, {self.folder}/summary.png")
+        if self.stopped:
+            raise SystemExit(128 + self.stopped)
+        return result
+
+
+def show(run: Run, step: int, dynamics: Dynamics | None) -> list[np.ndarray]:
+    """Pictures of the visits and, once there is a model, of its EIG for TensorBoard."""
+    title = f"{run.visits.name}, {run.label}, seed {run.args.seed}: {step} steps"
+    pictures = {"visits": run.visits.picture(title)}
+    if dynamics is not None:
+        x = torch.as_tensor(run.visits.probes(), device=dynamics.seen.device)
+        eig = torch.cat([bonuses(dynamics, *dynamics.predict(part))["eig"] for part in x.split(4096)])
+        pictures["eig_map"] = run.visits.picture("expected information gain", eig.cpu().numpy())
+    for name, picture in pictures.items():
+        run.writer.add_image(name, picture, step, dataformats="HWC")
+    return list(pictures.values())
+
+
+def summary(run: Run, *inputs) -> None:
+    """The last pictures side by side as summary.png, and the path as path.npy."""
+    Image.fromarray(np.concatenate(show(run, *inputs), 1)).save(run.folder / "summary.png")
+    np.save(run.folder / "path.npy", np.concatenate(run.visits.path))
+
+
+def evaluate(policy: SAC, args: Args, episodes: int, film: Path | None = None) -> dict[str, float]:
+    """Episodes with the policy's mean action and without learning; with a folder `film`, before a camera."""
+    env, _ = make_env(args, "rgb_array" if film else None)
+    env = gym.wrappers.RecordVideo(env, str(film), disable_logger=True) if film else env
+    ends = []
+    for episode in range(episodes):
+        state, info = env.reset(seed=args.seed + episode)
+        while "episode" not in info:  # it is there at the end of one
+            here = torch.as_tensor(state, device=policy.log_temperature.device)
+            action = policy.act(here[None], spread=0.0)[0][0].cpu().numpy()
+            random = args.method == "random"
+            state, _, terminated, _, info = env.step(env.action_space.sample() if random else action)
+        ends.append((terminated, info["episode"]["r"]))
+    env.close()
+    return dict(zip(("eval_success", "eval_return"), np.mean(ends, 0).tolist(), strict=True))
+
+
+# -------------------------------------------------------------------------------------------------------------- main
+
+
+def main(args: Args) -> dict:
+    check(args)
+    env, visits = make_env(args)
+    torch.manual_seed(args.seed)
+    device = torch.device("cuda" if args.cuda else "cpu")
+    state_dim, action_dim = env.observation_space.shape[0], env.action_space.shape[0]
+    in_dim, out_dim = state_dim + action_dim, state_dim + 2
+    plans, explores = args.method in ("pts", "pts-be"), args.method in ("be", "pts-be")
+
+    # Alg. 1, line 1: policy, model, and D_env as rows of [state, action] and [state change, reward, end]
+    with device:
+        policy = SAC(state_dim, action_dim, args)
+        dynamics = (PriorEnsemble if args.dynamics == "de" else SparseGP)(in_dim, out_dim, args)
+        xs, ys = torch.zeros(args.total_timesteps, in_dim), torch.zeros(args.total_timesteps, out_dim)
+    step = rows = fitted = 0  # steps of the simulator, rows of D_env, rows when the model was last updated
+
+    state, _ = env.reset(seed=args.seed)
+    visits.add(state[None], step)
+    with Run(args, visits, policy=policy, dynamics=dynamics) as run:
+        while step < args.total_timesteps and not run.stopped:  # line 2
+            eta = args.eta * args.eta_decay ** (step / 1000) if explores else 0.0
+            here = torch.as_tensor(state, device=device)
+            if args.method == "random" or step < args.warmup_steps:  # line 3
+                action = env.action_space.sample()
+            elif plans and args.lookahead:
+                start = here.expand(args.rollouts, -1)
+                _, actions, returns = imagine(policy, dynamics, start, args.lookahead, eta, args, sample=False)
+                action = actions[returns[: args.rollouts].argmax()].cpu().numpy()
+            else:
+                action = policy.act(here[None])[0][0].cpu().numpy()
+            next_state, reward, terminated, truncated, info = env.step(action)
+            if not np.isfinite(next_state).all():
+                raise FloatingPointError(f"the state after step {step} is not finite")
+            xs[rows] = torch.cat([here, torch.as_tensor(action, device=device)])  # line 4
+            moved = change(here, torch.as_tensor(next_state, device=device))
+            ys[rows] = torch.cat([moved, torch.tensor([reward, terminated], device=device)])
+            held = len(info["path"])
+            state, rows, step = next_state, rows + 1, step + held
+            visits.add(info["path"], step, terminated)
+            run.progress(step)
+            if terminated or truncated:
+                run.log(step, charts={f"episodic_{name}": info["episode"][name[0]] for name in ("return", "length")})
+                if terminated and args.stop_at_goal:
+                    break
+                state, _ = env.reset()
+                visits.add(state[None], step)
+            if step % PICTURES < held:
+                attempt(show, run, step, dynamics if fitted else None)
+
+            if args.method == "random" or step < args.warmup_steps:  # line 5
+                continue
+            x, y = xs[:rows], ys[:rows]
+            # lines 12 to 14, before the policy, whose first planning needs a model
+            if args.method != "sac" and (not fitted or step % args.model_interval < held):
+                before = bonuses(dynamics, *dynamics.predict(x[fitted:]), y[fitted:])
+                loss = dynamics.fit(x, y, args.model_updates if fitted else 10 * args.model_updates)
+                after = bonuses(dynamics, *dynamics.predict(x[fitted:]))["eig"]
+                measures = {name: value.mean() for name, value in (before | {"eig_after": after}).items()}
+                run.log(step, bonus=measures, losses={"dynamics": loss})
+                fitted = rows
+            if step % args.policy_interval >= held:  # line 6
+                continue
+            imagined = ()
+            if plans:  # lines 7 to 9
+                replayed = x[torch.randint(rows, (args.rollouts,), device=device), :state_dim]  # (K, S)
+                again = torch.rand(args.rollouts, 1, device=device) < args.replayed_starts
+                start = torch.where(again, replayed, torch.as_tensor(state, device=device))
+                imagined = imagine(policy, dynamics, start, args.horizon, eta, args)
+            rewards = y[:, -2]
+            if eta and (args.real_share or not plans):  # line 9 on real transitions
+                rewards = rewards + eta * bonuses(dynamics, *dynamics.predict(x), y)[args.bonus]
+            for batch in batches(policy, x, y, rewards, imagined, args):  # line 10
+                losses = policy.update(*batch)  # line 11
+            run.log(step, losses={name: loss.mean() for name, loss in losses.items()})
+
+    tasks = [(summary, run, step, dynamics if fitted else None)]
+    if args.capture_video:
+        tasks.append((evaluate, policy, args, 1, run.folder / "videos"))
+    if args.eval_episodes:
+        tasks.append((evaluate, policy, args, args.eval_episodes))
+    return run.finish(step, ys[:rows, -2].sum().item(), tasks)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main(parse())
