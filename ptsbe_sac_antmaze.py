@@ -67,7 +67,7 @@ class Args:
     rollouts: int = 100  # imagined trajectories of a planning, K
     horizon: int = 8  # actions in an imagined trajectory, J
     replayed_starts: float = 0.9  # share of trajectories that start in visited states, the rest in the present one
-    random_actions: float = 0.5  # share of imagined actions that are random: else critics see the policy's alone
+    random_actions: float = 0.7  # share of imagined actions that are random: else critics see the policy's alone
     survival: bool = True  # imagined futures count exp(-EIG): what was learned cannot be learned again further on
     real_share: float = 0.0  # share of real transitions in the batches of pts and pts-be, as in MBPO
     lookahead: int = 4  # act with the first of so many imagined actions, of the best of K trajectories; 0: policy
@@ -80,16 +80,16 @@ class Args:
     position_dims: int = 2  # leading variables of the observation that Fourier features and priors act on
     prior_size: float = 3.0  # deviation of a member's prior function, in units of the targets' deviation
     eig_outputs: int = 2  # leading outputs that EIG counts: the displacement; with the body's, tumbling would pay
-    eig_noise: float = 1.0  # noise that EIG assumes at least, in the same units: small disagreements count little
+    eig_noise: float = 3.5  # noise that EIG assumes at least, in the same units: small disagreements count little
     # SAC
     policy_lr: float = 1e-3  # learning rate of actor, critics and temperature
     gamma: float = 0.98  # discount factor of an action
-    temperature: float = 0.002  # weight of the policy's entropy, alpha; 0: tuned as Haarnoja et al. do
+    temperature: float = 0.0002  # weight of the policy's entropy, alpha; 0: tuned as Haarnoja et al. do
 
 
 TUNED = {  # what a method or a model runs with where no flag says otherwise
     "sac": {"temperature": 0.0, "policy_lr": 1e-3},
-    "be": {"eig_noise": 1.0, "eta": 5.0, "temperature": 0.1, "gamma": 0.985},
+    "be": {"eig_noise": 1.0, "eta": 5.0, "temperature": 0.02},
     # a GP's prior is as large as the targets, not prior_size times as large; its updates are of all the data
     "gp": {"eig_noise": 1.2, "model_updates": 5},
     "dk": {"eig_noise": 1.2, "model_updates": 5},
@@ -115,7 +115,8 @@ RANGES = {  # least and largest value of a flag
 }
 
 PICTURES = 500  # steps between two pictures for TensorBoard
-MODEL_WIDTH, MODEL_BATCH, MODEL_LR, MODEL_DROPOUT = 256, 64, 3e-3, 0.2  # networks of the ensemble and their training
+MODEL_WIDTH, MODEL_BATCH, MODEL_LR, MODEL_DROPOUT = 256, 256, 3e-3, 0.2  # networks of the ensemble and their training
+APART = 4  # leading variables that its networks do not see, because place and body act apart; 0: they see all
 POLICY_WIDTH, POLICY_BATCH = 128, 256  # networks of SAC and their batches
 
 
@@ -281,6 +282,12 @@ def valid(states: Tensor, changes: Tensor | float = 0.0) -> Tensor:
     return after
 
 
+def valued(args: Args) -> slice | list[int]:
+    """The variables of a state that the critics see: all, but for a planner's, where the noise of a value over joints
+    and spin would be larger than what the way that one candidate gains over another is worth."""
+    return [*range(8), *range(16, 19)] if args.method in ("pts", "pts-be") else slice(None)
+
+
 class Visits:
     """Where the agent was in the maze, for measures and pictures: nothing of it reaches the agent."""
 
@@ -294,11 +301,13 @@ class Visits:
         self.start, self.goal = (PARTS * (np.argwhere(cells == mark)[0, ::-1] + 0.5) for mark in "rg")
         self.visited, self.path = np.zeros_like(self.free), []  # the path in squares (column, row), (n, 2) each
         self.min_distance, self.solved_step = math.inf, None
+        self.on_back = np.zeros(2)  # steps on its back, steps
 
     def add(self, states: np.ndarray, step: int, terminated: bool = False) -> None:
         """States (n, S) that were visited up to a step; the map's centre is the origin, y points upwards."""
         path = states[:, :2] / (SQUARE, -SQUARE) + self.size / 2
         self.path.append(path)
+        self.on_back += (states[:, UPWARD][:, 2] < 0).sum(), len(states)
         self.visited[tuple(path.astype(int).T[::-1])] = True
         distance = CELL / PARTS * np.linalg.norm(path - self.goal, axis=-1).min()
         self.min_distance = min(self.min_distance, float(distance))
@@ -307,7 +316,8 @@ class Visits:
 
     def metrics(self) -> dict[str, float | int | None]:
         coverage = float(self.visited[self.free].mean())  # share of the squares that can be reached
-        return {"coverage": coverage, "min_distance": self.min_distance, "solved_step": self.solved_step}
+        found = {"coverage": coverage, "min_distance": self.min_distance, "solved_step": self.solved_step}
+        return found | {"on_back": float(self.on_back[0] / self.on_back[1])}
 
     def probes(self) -> np.ndarray:
         """Inputs of the model at which EIG is drawn, an ant at rest in every free square, no torques: (P, 38)."""
@@ -395,7 +405,9 @@ class PriorEnsemble(nn.Module):
 
     The mean of a member is a network on [Fourier features of the position, state, action] plus a fixed smooth random
     function of the position. Members agree where data made their networks cancel the prior, at any speed, and disagree
-    elsewhere.
+    elsewhere. Where place and body act apart, a linear function of the features cancels the prior instead, and networks
+    that see neither place nor prior learn the body's motion once for all places. The place then makes members differ,
+    and leaves their mean alone.
     """
 
     FEATURES = 64
@@ -410,21 +422,27 @@ class PriorEnsemble(nn.Module):
         prior = args.prior_size / math.sqrt(self.FEATURES) * torch.randn(self.members, self.FEATURES, out_dim)
         prior[..., min(args.eig_outputs, out_dim - 2) :] = 0  # none on reward and end, nor on what EIG does not count
         self.register_buffer("prior", prior)
-        sizes = (in_dim + self.FEATURES, MODEL_WIDTH, MODEL_WIDTH, 2 * out_dim)
+        self.place = nn.Parameter(torch.zeros_like(prior))  # used where place and body act apart
+        code_dim = in_dim - APART if APART else in_dim + self.FEATURES
+        sizes = (code_dim, MODEL_WIDTH, MODEL_WIDTH, 2 * out_dim)
         self.networks = BatchedMLP(self.members, sizes, (1.0, 1.0, 1.0))
         self.out_scale = Standardizer(out_dim)
         self.register_buffer("seen", torch.zeros(2, out_dim))  # least and largest targets
         self.optimizer = torch.optim.Adam(self.parameters(), MODEL_LR, fused=True)
 
     @torch.no_grad()
-    def fixed(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The parts that are not learned, inputs of the networks and prior: (M, N, in) -> (M, N, code), (M, N, D)."""
-        return torch.cat([self.features(x), x], -1), self.prior_features(x) @ self.prior
+    def fixed(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What is not learned, inputs of the networks, features apart and prior: (M, N, in) -> 3 x (M, N, ...)."""
+        features, prior = self.features(x), self.prior_features(x) @ self.prior
+        if APART:
+            return x[..., APART:], features, prior
+        return torch.cat([features, x], -1), features[..., :0], prior
 
-    def forward(self, code: Tensor, prior: Tensor, dropout: float = 0.0) -> tuple[Tensor, Tensor]:
-        """Mean and log-variance of the standardised targets: (M, N, code), (M, N, D) -> 2 x (M, N, D)."""
+    def forward(self, code: Tensor, features: Tensor, prior: Tensor, dropout: float = 0.0) -> tuple[Tensor, ...]:
+        """Mean by the networks, what the place adds to it, and log-variance, of standardised targets: 3 x (M, N, D)."""
         mean, raw = self.networks(code, dropout=dropout).chunk(2, -1)
-        return mean + prior, self.MIN_LOG_VAR + (self.MAX_LOG_VAR - self.MIN_LOG_VAR) * raw.sigmoid()
+        log_var = self.MIN_LOG_VAR + (self.MAX_LOG_VAR - self.MIN_LOG_VAR) * raw.sigmoid()
+        return mean, prior + features @ self.place if APART else prior, log_var
 
     def fit(self, x: Tensor, y: Tensor, steps: int) -> float:
         """Gradient steps on the beta-NLL (Seitzer et al., 2022) with beta = 1; every member draws its own mini-batches.
@@ -436,24 +454,31 @@ class PriorEnsemble(nn.Module):
         self.seen.copy_(torch.stack([y.amin(0), y.amax(0)]))
         index = torch.randint(len(x), (self.members, steps * MODEL_BATCH), device=x.device)
         member = torch.arange(self.members, device=x.device)[:, None]
-        code, prior = (part[member, index] for part in self.fixed(x.expand(self.members, -1, -1)))
-        batches = [part.split(MODEL_BATCH, 1) for part in (code, prior, self.out_scale(y)[index])]
-        for step, (code, prior, target) in enumerate(zip(*batches, strict=True)):
+        parts = [part[member, index] for part in self.fixed(x.expand(self.members, -1, -1))]
+        batches = [part.split(MODEL_BATCH, 1) for part in (*parts, self.out_scale(y)[index])]
+        for step, (*inputs, target) in enumerate(zip(*batches, strict=True)):
             self.optimizer.param_groups[0]["lr"] = MODEL_LR * (1 - step / steps)
-            mean, log_var = self(code, prior, MODEL_DROPOUT)  # (M, B, D) each
-            error, var = (target - mean).detach(), log_var.detach().exp()
+            mean, added, log_var = self(*inputs, MODEL_DROPOUT)  # (M, B, D) each
+            error = (target - (mean if APART else mean + added)).detach()
             # the gradients of var * (log var + error^2 / var), with the first var held fixed
-            gradients = -2 * error / MODEL_BATCH, (var - error.square()) / MODEL_BATCH
+            outputs, var = [mean, log_var], log_var.detach().exp()
+            gradients = [-2 * error / MODEL_BATCH, (var - error.square()) / MODEL_BATCH]
+            if APART:  # the place learns what the networks leave
+                outputs.append(added)
+                gradients.append(-2 * (error - added.detach()) / MODEL_BATCH)
             self.optimizer.zero_grad()
-            torch.autograd.backward((mean, log_var), gradients)
+            torch.autograd.backward(outputs, gradients)
             self.optimizer.step()
         return error.square().mean().item()
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and noise variance of every member: (N, in) -> 2 x (M, N, D)."""
-        mean, log_var = self(*self.fixed(x.expand(self.members, -1, -1)))
-        return self.out_scale.mean + self.out_scale.scale * mean, self.out_scale.scale.square() * log_var.exp()
+        mean, added, log_var = self(*self.fixed(x.expand(self.members, -1, -1)))
+        added = added - added.mean(0) if APART else added
+        return self.out_scale.mean + self.out_scale.scale * (
+            mean + added
+        ), self.out_scale.scale.square() * log_var.exp()
 
     def eig(self, mean: Tensor, var: Tensor) -> Tensor:
         """EIG of a prediction, with at least the noise eig_noise: 2 x (M, N, D) -> (N,)."""
@@ -551,7 +576,8 @@ class SAC(nn.Module):
         self.features = FourierFeatures(1, args.position_dims, self.FEATURES, self.LENGTH_SCALE)
         in_dim = self.FEATURES + state_dim
         self.actor = BatchedMLP(1, (in_dim, POLICY_WIDTH, POLICY_WIDTH, 2 * action_dim), (1.0, 1.0, 0.1))
-        sizes = (in_dim + action_dim, POLICY_WIDTH, POLICY_WIDTH, 1)
+        self.valued = valued(args)
+        sizes = (self.FEATURES + len(np.arange(state_dim)[self.valued]) + action_dim, POLICY_WIDTH, POLICY_WIDTH, 1)
         self.critics, self.targets = (BatchedMLP(2, sizes, (1.0, 1.0, 1.0)) for _ in range(2))
         self.targets.load_state_dict(self.critics.state_dict())
         self.log_temperature = nn.Parameter(torch.tensor(math.log(args.temperature or 0.2)))
@@ -578,10 +604,10 @@ class SAC(nn.Module):
         """Actions and their log-densities, with a spread of 0 the mean action: (N, S) -> (N, A), (N,)."""
         return self.sample(self.encode(state), spread)
 
-    @staticmethod
-    def quality(critics: BatchedMLP, code: Tensor, action: Tensor, frozen: bool = False) -> Tensor:
+    def quality(self, critics: BatchedMLP, code: Tensor, action: Tensor, frozen: bool = False) -> Tensor:
         """Values of actions by both critics: (N, code), (N, A) -> (2, N)."""
-        return critics(torch.cat([code, action], -1).expand(2, -1, -1), frozen)[..., 0]
+        features, state = code[:, : self.FEATURES], code[:, self.FEATURES :]
+        return critics(torch.cat([features, state[:, self.valued], action], -1).expand(2, -1, -1), frozen)[..., 0]
 
     @torch.no_grad()
     def value(self, state: Tensor) -> Tensor:

@@ -113,6 +113,7 @@ RANGES = {  # least and largest value of a flag
 
 PICTURES = 500  # steps between two pictures for TensorBoard
 MODEL_WIDTH, MODEL_BATCH, MODEL_LR, MODEL_DROPOUT = 64, 64, 4e-3, 0.0  # networks of the ensemble and their training
+APART = 0  # leading variables that its networks do not see, because place and body act apart; 0: they see all
 POLICY_WIDTH, POLICY_BATCH = 64, 256  # networks of SAC and their batches
 
 
@@ -214,6 +215,11 @@ def change(states: Tensor, next_states: Tensor) -> Tensor:
 def valid(states: Tensor, changes: Tensor | float = 0.0) -> Tensor:
     """States after predicted changes, put back among those that are possible: of a ball all are."""
     return states + changes
+
+
+def valued(args: Args) -> slice | list[int]:
+    """The variables of a state that the critics see: of a ball all."""
+    return slice(None)
 
 
 class Visits:
@@ -329,7 +335,9 @@ class PriorEnsemble(nn.Module):
 
     The mean of a member is a network on [Fourier features of the position, state, action] plus a fixed smooth random
     function of the position. Members agree where data made their networks cancel the prior, at any speed, and disagree
-    elsewhere.
+    elsewhere. Where place and body act apart, a linear function of the features cancels the prior instead, and networks
+    that see neither place nor prior learn the body's motion once for all places. The place then makes members differ,
+    and leaves their mean alone.
     """
 
     FEATURES = 64
@@ -344,21 +352,27 @@ class PriorEnsemble(nn.Module):
         prior = args.prior_size / math.sqrt(self.FEATURES) * torch.randn(self.members, self.FEATURES, out_dim)
         prior[..., min(args.eig_outputs, out_dim - 2) :] = 0  # none on reward and end, nor on what EIG does not count
         self.register_buffer("prior", prior)
-        sizes = (in_dim + self.FEATURES, MODEL_WIDTH, MODEL_WIDTH, 2 * out_dim)
+        self.place = nn.Parameter(torch.zeros_like(prior))  # used where place and body act apart
+        code_dim = in_dim - APART if APART else in_dim + self.FEATURES
+        sizes = (code_dim, MODEL_WIDTH, MODEL_WIDTH, 2 * out_dim)
         self.networks = BatchedMLP(self.members, sizes, (1.0, 1.0, 1.0))
         self.out_scale = Standardizer(out_dim)
         self.register_buffer("seen", torch.zeros(2, out_dim))  # least and largest targets
         self.optimizer = torch.optim.Adam(self.parameters(), MODEL_LR, fused=True)
 
     @torch.no_grad()
-    def fixed(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The parts that are not learned, inputs of the networks and prior: (M, N, in) -> (M, N, code), (M, N, D)."""
-        return torch.cat([self.features(x), x], -1), self.prior_features(x) @ self.prior
+    def fixed(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What is not learned, inputs of the networks, features apart and prior: (M, N, in) -> 3 x (M, N, ...)."""
+        features, prior = self.features(x), self.prior_features(x) @ self.prior
+        if APART:
+            return x[..., APART:], features, prior
+        return torch.cat([features, x], -1), features[..., :0], prior
 
-    def forward(self, code: Tensor, prior: Tensor, dropout: float = 0.0) -> tuple[Tensor, Tensor]:
-        """Mean and log-variance of the standardised targets: (M, N, code), (M, N, D) -> 2 x (M, N, D)."""
+    def forward(self, code: Tensor, features: Tensor, prior: Tensor, dropout: float = 0.0) -> tuple[Tensor, ...]:
+        """Mean by the networks, what the place adds to it, and log-variance, of standardised targets: 3 x (M, N, D)."""
         mean, raw = self.networks(code, dropout=dropout).chunk(2, -1)
-        return mean + prior, self.MIN_LOG_VAR + (self.MAX_LOG_VAR - self.MIN_LOG_VAR) * raw.sigmoid()
+        log_var = self.MIN_LOG_VAR + (self.MAX_LOG_VAR - self.MIN_LOG_VAR) * raw.sigmoid()
+        return mean, prior + features @ self.place if APART else prior, log_var
 
     def fit(self, x: Tensor, y: Tensor, steps: int) -> float:
         """Gradient steps on the beta-NLL (Seitzer et al., 2022) with beta = 1; every member draws its own mini-batches.
@@ -370,24 +384,31 @@ class PriorEnsemble(nn.Module):
         self.seen.copy_(torch.stack([y.amin(0), y.amax(0)]))
         index = torch.randint(len(x), (self.members, steps * MODEL_BATCH), device=x.device)
         member = torch.arange(self.members, device=x.device)[:, None]
-        code, prior = (part[member, index] for part in self.fixed(x.expand(self.members, -1, -1)))
-        batches = [part.split(MODEL_BATCH, 1) for part in (code, prior, self.out_scale(y)[index])]
-        for step, (code, prior, target) in enumerate(zip(*batches, strict=True)):
+        parts = [part[member, index] for part in self.fixed(x.expand(self.members, -1, -1))]
+        batches = [part.split(MODEL_BATCH, 1) for part in (*parts, self.out_scale(y)[index])]
+        for step, (*inputs, target) in enumerate(zip(*batches, strict=True)):
             self.optimizer.param_groups[0]["lr"] = MODEL_LR * (1 - step / steps)
-            mean, log_var = self(code, prior, MODEL_DROPOUT)  # (M, B, D) each
-            error, var = (target - mean).detach(), log_var.detach().exp()
+            mean, added, log_var = self(*inputs, MODEL_DROPOUT)  # (M, B, D) each
+            error = (target - (mean if APART else mean + added)).detach()
             # the gradients of var * (log var + error^2 / var), with the first var held fixed
-            gradients = -2 * error / MODEL_BATCH, (var - error.square()) / MODEL_BATCH
+            outputs, var = [mean, log_var], log_var.detach().exp()
+            gradients = [-2 * error / MODEL_BATCH, (var - error.square()) / MODEL_BATCH]
+            if APART:  # the place learns what the networks leave
+                outputs.append(added)
+                gradients.append(-2 * (error - added.detach()) / MODEL_BATCH)
             self.optimizer.zero_grad()
-            torch.autograd.backward((mean, log_var), gradients)
+            torch.autograd.backward(outputs, gradients)
             self.optimizer.step()
         return error.square().mean().item()
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and noise variance of every member: (N, in) -> 2 x (M, N, D)."""
-        mean, log_var = self(*self.fixed(x.expand(self.members, -1, -1)))
-        return self.out_scale.mean + self.out_scale.scale * mean, self.out_scale.scale.square() * log_var.exp()
+        mean, added, log_var = self(*self.fixed(x.expand(self.members, -1, -1)))
+        added = added - added.mean(0) if APART else added
+        return self.out_scale.mean + self.out_scale.scale * (
+            mean + added
+        ), self.out_scale.scale.square() * log_var.exp()
 
     def eig(self, mean: Tensor, var: Tensor) -> Tensor:
         """EIG of a prediction, with at least the noise eig_noise: 2 x (M, N, D) -> (N,)."""
@@ -485,7 +506,8 @@ class SAC(nn.Module):
         self.features = FourierFeatures(1, args.position_dims, self.FEATURES, self.LENGTH_SCALE)
         in_dim = self.FEATURES + state_dim
         self.actor = BatchedMLP(1, (in_dim, POLICY_WIDTH, POLICY_WIDTH, 2 * action_dim), (1.0, 1.0, 0.1))
-        sizes = (in_dim + action_dim, POLICY_WIDTH, POLICY_WIDTH, 1)
+        self.valued = valued(args)
+        sizes = (self.FEATURES + len(np.arange(state_dim)[self.valued]) + action_dim, POLICY_WIDTH, POLICY_WIDTH, 1)
         self.critics, self.targets = (BatchedMLP(2, sizes, (1.0, 1.0, 1.0)) for _ in range(2))
         self.targets.load_state_dict(self.critics.state_dict())
         self.log_temperature = nn.Parameter(torch.tensor(math.log(args.temperature or 0.2)))
@@ -512,10 +534,10 @@ class SAC(nn.Module):
         """Actions and their log-densities, with a spread of 0 the mean action: (N, S) -> (N, A), (N,)."""
         return self.sample(self.encode(state), spread)
 
-    @staticmethod
-    def quality(critics: BatchedMLP, code: Tensor, action: Tensor, frozen: bool = False) -> Tensor:
+    def quality(self, critics: BatchedMLP, code: Tensor, action: Tensor, frozen: bool = False) -> Tensor:
         """Values of actions by both critics: (N, code), (N, A) -> (2, N)."""
-        return critics(torch.cat([code, action], -1).expand(2, -1, -1), frozen)[..., 0]
+        features, state = code[:, : self.FEATURES], code[:, self.FEATURES :]
+        return critics(torch.cat([features, state[:, self.valued], action], -1).expand(2, -1, -1), frozen)[..., 0]
 
     @torch.no_grad()
     def value(self, state: Tensor) -> Tensor:

@@ -437,7 +437,74 @@ def maze_visits(args: Args, curves: dict[str, list[dict[str, str]]]) -> None:
     save(figure, args.figures / "maze_visits.png")
 
 
-PLOTS = {"mountaincar": mountaincar, "mountaincar_measures": mountaincar_measures, "unichain": unichain, "maze": maze}
+# -------------------------------------------------------------------------------------------------------------- antmaze
+
+ANTMAZE = {"random-uniform": ("Random, uniform", "#bbbbbb", ":"), "random": ("Random, coin flips", "#777777", ":")}
+ANTMAZE |= {label: MAZE[label] for label in ("sac", "be", "pts", "pts-be", "pts-be-dk")}
+ANTMAZES = {"small-open": "Small Open", "large-open": "Large Open"}
+
+
+def coverage_at(rows: list[dict[str, str]], step: int) -> dict[str, float]:
+    """Coverage of each seed when it was last logged by a step; rows are curves."""
+    found = {}
+    for row in rows:
+        if row["tag"] == "charts/coverage":
+            steps, values = (np.fromstring(row[part], sep=" ") for part in ("steps", "values"))
+            found[row["seed"]] = float(values[np.searchsorted(steps, step, "right") - 1])
+    return found
+
+
+def ratio_of_means(ours: dict[str, float], theirs: dict[str, float], draws: int = 10_000) -> str:
+    """Ratio of two means over the seeds they share, with a 95 % interval by resampling the pairs."""
+    seeds = sorted(ours.keys() & theirs.keys())
+    pairs = np.array([(ours[seed], theirs[seed]) for seed in seeds])
+    means = np.random.default_rng(0).choice(pairs, (draws, len(pairs))).mean(1)  # (draws, 2)
+    low, high = np.quantile(means[:, 0] / means[:, 1], [0.025, 0.975])
+    return f"{pairs[:, 0].mean() / pairs[:, 1].mean():.2f} [{low:.2f}, {high:.2f}]"
+
+
+def antmaze(args: Args) -> None:
+    results, curves = (read_rows(args.results / f"antmaze{end}.csv") for end in ("", "_curves"))
+    figure, axes = plt.subplots(2, 2, figsize=(11, 8), layout="constrained")
+    lines, text = {}, []
+    for row, (key, title) in zip(axes, ANTMAZES.items(), strict=True):
+        found = {label: results[f"{label}/{key}"] for label in ANTMAZE if f"{label}/{key}" in results}
+        if not found:
+            continue
+        cap = max(int(run["total_timesteps"]) for rows in found.values() for run in rows)
+        moments = [moment for moment in (5000, 10_000, 20_000) if moment <= cap]
+        header = " | ".join(f"coverage at {moment // 1000}k" for moment in moments)
+        header = f"reached the goal | restricted mean steps | {header} | PTS-BE's at 10k to it | on its back | seconds"
+        text += [f"\n**{title}** (runs of {cap} steps, mean coverage of squares of 1 m; seconds per 1000 steps)\n"]
+        text += [f"| method | {header} |", "|---" * (6 + len(moments)) + "|"]
+        for label, rows in found.items():
+            name, color, style = ANTMAZE[label]
+            run_curves = curves[f"{label}/{key}"]
+            for axis, tag in zip(row, ("coverage", "min_distance"), strict=True):
+                steps, values = curve_matrix(run_curves, f"charts/{tag}")
+                draw_band(axis, steps, values, name, color, style)
+            (lines[name],) = row[0].plot([], [], style, color=color)
+            steps = np.array([int(run["solved_step"] or cap) for run in rows])
+            cells = [f"{sum(run['solved'] == 'True' for run in rows)}/{len(rows)}", f"{steps.mean():.0f}"]
+            cells += [f"{np.mean(list(coverage_at(run_curves, moment).values())):.2f}" for moment in moments]
+            ours = coverage_at(curves.get(f"pts-be/{key}", []), 10_000)
+            shared = ours.keys() & {run["seed"] for run in rows}
+            cells.append(ratio_of_means(ours, coverage_at(run_curves, 10_000)) if shared and label != "pts-be" else "")
+            cells.append(f"{np.mean([float(run['on_back']) for run in rows]):.2f}")
+            seconds = [1000 * float(run["wall_time_s"]) / int(run["steps"]) for run in rows]
+            text.append("| " + " | ".join([name, *cells, f"{np.median(seconds):.1f}"]) + " |")
+        row[0].set(title=title, ylabel="coverage", ylim=(0, 1))
+        row[1].set(title=title, ylabel="smallest distance to the goal so far, m", ylim=(0, None))
+    for axis in axes[1]:
+        axis.set_xlabel("environment steps")
+    figure.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=4, fontsize=9)
+    save(figure, args.figures / "antmaze.png")
+    insert(args.pages / "benchmark" / "README.md", "antmaze", text)
+    print("\n".join(text))
+
+
+PLOTS = {"mountaincar": mountaincar, "mountaincar_measures": mountaincar_measures, "unichain": unichain}
+PLOTS |= {"maze": maze, "antmaze": antmaze}
 
 
 def main(args: Args) -> None:

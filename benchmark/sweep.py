@@ -9,6 +9,7 @@ so an interruption loses only the runs that were under way. A failed run is repo
 others.
 """
 
+import bisect
 import csv
 import fcntl
 import json
@@ -41,7 +42,7 @@ class Experiment:
     variants: dict[str, str]  # label -> flags, after the name of another script where it is not this one
     seeds: tuple[int, ...] = tuple(range(1, 21))
     curves: tuple[str, ...] = ()  # TensorBoard keys to keep
-    every: int = 1  # of each curve, every so many steps
+    every: int = 1  # of each curve, what was logged last every so many steps; 1: all
 
 
 NOISES = ("heteroskedastic", "homoskedastic")
@@ -92,6 +93,13 @@ MAZE_ABLATIONS = {  # PTS-BE without one of its parts; the control without the b
     " --replayed-starts 0 --eig-noise 0",
 }
 
+ANTMAZE = {  # each as it is tuned; coin flips are the warm-up of all
+    "random-uniform": "--method random --random-torques uniform",
+    "random": "--method random",
+    **{method: f"--method {method}" for method in ("sac", "be", "pts", "pts-be")},
+}
+ANTMAZES = {"small-open": 10_000, "large-open": 20_000}  # and the steps of a run, which does not stop at the goal
+
 
 def maze_experiment(methods: dict[str, str], mazes: tuple[str, ...]) -> Experiment:
     return Experiment(
@@ -127,6 +135,18 @@ EXPERIMENTS = {
     "maze": maze_experiment(MAZE, MAZES),
     "maze_models": maze_experiment(MAZE_MODELS, ("u-shape", "double-u-shape")),
     "maze_ablations": maze_experiment(MAZE_ABLATIONS, ("double-u-shape", "obstacles")),
+    "antmaze": Experiment(
+        script="ptsbe_sac_antmaze.py",
+        variants={
+            f"{name}/{maze}": f"{flags} --maze {maze} --total-timesteps {steps} --no-stop-at-goal"
+            for maze, steps in ANTMAZES.items()
+            for name, flags in ANTMAZE.items()
+        }
+        | {"pts-be-dk/large-open": "--dynamics dk --maze large-open --total-timesteps 20000 --no-stop-at-goal"},
+        seeds=tuple(range(1, 11)),
+        curves=("charts/coverage", "charts/min_distance", "bonus/eig"),
+        every=100,
+    ),
     "maze_full": Experiment(
         script="ptsbe_sac_maze.py",
         variants={"pts-be-full/u-shape": "--maze u-shape --no-stop-at-goal"},
@@ -295,10 +315,13 @@ def read_curves(directory: Path, tags: tuple[str, ...], every: int) -> dict[str,
     events = EventAccumulator(str(directory), size_guidance={"scalars": 0})
     events.Reload()
     curves = {}
-    for tag in tags:
-        points = [event for event in events.Scalars(tag) if event.step % every == 0]
-        steps, values = " ".join(str(p.step) for p in points), " ".join(f"{p.value:.4g}" for p in points)
-        curves[tag] = steps, values
+    for tag in [tag for tag in tags if tag in events.Tags()["scalars"]]:  # not every method has every curve
+        logged = events.Scalars(tag)
+        steps, values = [event.step for event in logged], [event.value for event in logged]
+        if every > 1:
+            grid = range(-(-steps[0] // every) * every, steps[-1] + 1, every)
+            steps, values = list(grid), [values[bisect.bisect_right(steps, step) - 1] for step in grid]
+        curves[tag] = " ".join(map(str, steps)), " ".join(f"{value:.4g}" for value in values)
     if (directory / "path.npy").exists():  # squares of the maze that were visited, column:row, and how often
         squares, visits = np.unique(np.load(directory / "path.npy").astype(int), axis=0, return_counts=True)
         curves["visits"] = " ".join(f"{column}:{row}" for column, row in squares), " ".join(map(str, visits))
