@@ -406,9 +406,8 @@ class PriorEnsemble(nn.Module):
         """Mean and noise variance of every member: (N, in) -> 2 x (M, N, D)."""
         mean, added, log_var = self(*self.fixed(x.expand(self.members, -1, -1)))
         added = added - added.mean(0) if APART else added
-        return self.out_scale.mean + self.out_scale.scale * (
-            mean + added
-        ), self.out_scale.scale.square() * log_var.exp()
+        scale = self.out_scale.scale
+        return self.out_scale.mean + scale * (mean + added), scale.square() * log_var.exp()
 
     def eig(self, mean: Tensor, var: Tensor) -> Tensor:
         """EIG of a prediction, with at least the noise eig_noise: 2 x (M, N, D) -> (N,)."""

@@ -463,6 +463,48 @@ def ratio_of_means(ours: dict[str, float], theirs: dict[str, float], draws: int 
     return f"{pairs[:, 0].mean() / pairs[:, 1].mean():.2f} [{low:.2f}, {high:.2f}]"
 
 
+def antmaze_overview(results: dict[str, list[dict[str, str]]], curves: dict[str, list[dict[str, str]]]) -> list[str]:
+    """The table of the README: runs that arrived, restricted mean steps, coverage after 10,000 steps."""
+    text = [f"| | {' | '.join(ANTMAZES.values())} |", "|---" * (1 + len(ANTMAZES)) + "|"]
+    for label, (name, *_) in ANTMAZE.items():
+        cells = []
+        for key in ANTMAZES:
+            steps, reached = arrivals(results.get(f"{label}/{key}", []))
+            covered = list(coverage_at(curves.get(f"{label}/{key}", []), 10_000).values())
+            cells.append(f"{reached.sum()}/{len(steps)}, {steps.mean():.0f}, {np.mean(covered):.2f}" if covered else "")
+        if any(cells):
+            text.append(f"| {name} | {' | '.join(cells)} |")
+    return text
+
+
+def ant_model(results: Path) -> list[str]:
+    """What `ant_model.py` measured: R^2 of the model, means over seeds, and the speed of every run."""
+    with (results / "ant_model.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    moments = sorted({int(row["steps"]) for row in rows})
+    columns = {"velocity_1": "velocity change in a hold", "position_3": "position after 0.45 s", "eig": "EIG"}
+    header = " | ".join(f"{title}, {moment // 1000}k" for title in columns.values() for moment in moments)
+    seeds = len({row["seed"] for row in rows})
+    text = [f"| held-out R^2, and EIG in nats, mean of {seeds} seeds | {header} | seconds per 1000 steps |"]
+    text += ["|---" * (2 + len(columns) * len(moments)) + "|"]
+    for variant in dict.fromkeys(row["variant"] for row in rows):
+        found = [row for row in rows if row["variant"] == variant]
+        cells = [
+            f"{np.mean([float(row[column]) for row in found if int(row['steps']) == moment]):.2g}"
+            for column in columns
+            for moment in moments
+        ]
+        cells.append(f"{np.mean([float(row['seconds_per_1000']) for row in found]):.1f}")
+        text.append(f"| {variant} | {' | '.join(cells)} |")
+    with (results / "ant_direction.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    for span, name in (("2000_6000", "2000 to 6000"), ("6000_12000", "6000 to 12,000")):
+        speeds = [float(row[f"speed_{span}"]) for row in rows]
+        each = ", ".join(f"{speed:.2f}" for speed in speeds)
+        text.append(f"\nSpeed in a commanded direction over steps {name}: {np.mean(speeds):.2f} m/s ({each}).")
+    return text
+
+
 def antmaze(args: Args) -> None:
     results, curves = (read_rows(args.results / f"antmaze{end}.csv") for end in ("", "_curves"))
     figure, axes = plt.subplots(2, 2, figsize=(11, 8), layout="constrained")
@@ -499,8 +541,11 @@ def antmaze(args: Args) -> None:
         axis.set_xlabel("environment steps")
     figure.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=4, fontsize=9)
     save(figure, args.figures / "antmaze.png")
+    overview = antmaze_overview(results, curves)
+    insert(args.pages / "README.md", "antmaze", overview)
     insert(args.pages / "benchmark" / "README.md", "antmaze", text)
-    print("\n".join(text))
+    insert(args.pages / "benchmark" / "README.md", "ant model", ant_model(ROOT / "benchmark" / "results"))
+    print("\n".join([*overview, *text]))
 
 
 PLOTS = {"mountaincar": mountaincar, "mountaincar_measures": mountaincar_measures, "unichain": unichain}

@@ -2,8 +2,10 @@
 
 import math
 
+import ant_model
 import mujoco
 import numpy as np
+import plot
 import pytest
 import torch
 
@@ -169,3 +171,33 @@ def test_eig_counts_the_displacement_alone():
     moved[..., :2] = 20 * torch.randn(3, 50, 2)
     assert ensemble.eig(body, var).abs().max() < 1e-6 < 0.3 < ensemble.eig(moved, var).min()
     assert (ensemble.prior[..., :2] != 0).all() and (ensemble.prior[..., 2:] == 0).all()
+
+
+# --------------------------------------------------------------------------------------------------------- benchmark
+
+
+def test_a_perfect_model_has_an_r_squared_of_1_over_any_number_of_holds():
+    torch.manual_seed(0)
+    matrix = 0.1 * torch.randn(8, 32)
+
+    class Perfect:
+        seen = torch.tensor([[-99.0] * 32, [99.0] * 32])
+        scale = 1.0
+
+        def predict(self, x):
+            return self.scale * (x[:, 30:] @ matrix)[None], torch.ones(1, len(x), 32)
+
+    model, states, actions = Perfect(), [ant.valid(torch.randn(1, 30))], torch.randn(40, 8)
+    for action in actions:
+        states.append(ant.valid(states[-1], (action @ matrix)[None, :30]))
+    episode = [torch.cat(states[:-1]), actions, torch.cat(states[1:])]
+    assert all(value == pytest.approx(1, abs=1e-3) for value in ant_model.open_loop(model, [episode]).values())
+    model.scale = 0.5
+    assert all(value < 0.9 for value in ant_model.open_loop(model, [episode]).values())
+
+
+def test_coverage_at_a_step_and_the_ratio_of_paired_means():
+    rows = [{"tag": "charts/coverage", "seed": "1", "steps": "100 200 300", "values": "0.1 0.2 0.4"}]
+    assert plot.coverage_at(rows, 250) == {"1": 0.2} and plot.coverage_at(rows, 900) == {"1": 0.4}
+    ours, theirs = {"1": 0.6, "2": 0.6, "3": 0.9}, {"1": 0.3, "2": 0.3}
+    assert plot.ratio_of_means(ours, theirs) == "2.00 [2.00, 2.00]"
