@@ -238,7 +238,8 @@ def make_env(args: Args, render_mode: str | None = None) -> tuple[gym.Env, "Visi
     os.environ.setdefault("MUJOCO_GL", "egl" if sys.platform == "linux" else "glfw")  # videos need no screen
     walls = [[{"#": 1, ".": 0}.get(character, character) for character in row] for row in cells.tolist()]
     env = AntMaze(render_mode, walls, "dense", continuing_task=False, include_cfrc_ext_in_observation=False)
-    camera = {"distance": 1.3 * CELL * max(cells.shape), "elevation": -90.0, "azimuth": 90.0, "lookat": np.zeros(3)}
+    camera = {"distance": 6 * CELL * max(cells.shape), "elevation": -90.0, "azimuth": 90.0, "lookat": np.zeros(3)}
+    env.ant_env.model.vis.global_.fovy = 10  # from far away, so that high walls hide little
     env.ant_env.mujoco_renderer.default_cam_config = camera  # from above, the whole maze
     Path(env.tmp_xml_file_path).unlink()  # the library leaves a file in the temporary folder otherwise
     space = CoinFlips if args.random_torques == "coin" else gym.spaces.Box

@@ -531,7 +531,8 @@ def antmaze(args: Args) -> None:
             cells += [f"{np.mean(list(coverage_at(run_curves, moment).values())):.2f}" for moment in moments]
             ours = coverage_at(curves.get(f"pts-be/{key}", []), 10_000)
             shared = ours.keys() & {run["seed"] for run in rows}
-            cells.append(ratio_of_means(ours, coverage_at(run_curves, 10_000)) if shared and label != "pts-be" else "")
+            paired = len(shared) > 2 and label != "pts-be"
+            cells.append(ratio_of_means(ours, coverage_at(run_curves, 10_000)) if paired else "")
             cells.append(f"{np.mean([float(run['on_back']) for run in rows]):.2f}")
             seconds = [1000 * float(run["wall_time_s"]) / int(run["steps"]) for run in rows]
             text.append("| " + " | ".join([name, *cells, f"{np.median(seconds):.1f}"]) + " |")

@@ -238,7 +238,8 @@ def test_ablations_are_compared_on_the_same_seeds():
 
 def test_tables_of_the_pages_are_those_of_the_results(tmp_path, pages):
     before = {page: (pages / page).read_text() for page in ("README.md", "benchmark/README.md")}
-    plot.main(plot.Args("maze", figures=tmp_path, pages=pages))
+    for experiment in ("maze", "antmaze"):
+        plot.main(plot.Args(experiment, figures=tmp_path, pages=pages))
     assert before == {page: (pages / page).read_text() for page in before}
     assert "| PTS-BE-SAC | 2" in before["README.md"] and "no prior functions" in before["benchmark/README.md"]
 
