@@ -18,6 +18,7 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 import torch
+import torch.nn.functional as F
 import tyro
 from torch import Tensor, nn
 
@@ -26,7 +27,7 @@ import matplotlib.pyplot as plt
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
-from gp_models import SVGP, ExactGP, ResNetFeatures
+from gp_models import SVGP, Kernel, ResNetFeatures, Standardizer, cholesky, inverse_softplus
 from ptsbe_ppo_mountaincar import DeepEnsemble, gaussian_eig, gaussian_entropy, mixture_eig
 
 BLUE, RED, GREEN, GREY = "#1f4e9c", "#b3202c", "#1b7a3d", "#777777"
@@ -40,6 +41,85 @@ class Args:
     """folder of the pictures"""
     results: Path = ROOT / "benchmark" / "results"
     """folder of the CSV files"""
+
+
+# ------------------------------------------------------------------------------------------------------------- exact GP
+
+
+class Matern(Kernel):
+    """Matérn kernel of smoothness 1.5 or 2.5 with one length-scale per input: `(N, D), (M, D) -> (P, N, M)`."""
+
+    def __init__(self, in_dim: int, out_dim: int, smoothness: float):
+        super().__init__(in_dim, out_dim)
+        self.smoothness = smoothness
+
+    def forward(self, x: Tensor, z: Tensor) -> Tensor:
+        x, z = x / self.lengthscale, z / self.lengthscale  # (P, N, D), (P, M, D)
+        norms = x.square().sum(-1)[:, :, None] + z.square().sum(-1)[:, None, :]
+        square = 2 * torch.baddbmm(0.5 * norms, x, z.mT, alpha=-1)  # |x - z|^2, (P, N, M)
+        r = (2 * self.smoothness * square.clamp_min(2e-20)).sqrt()  # the bound keeps the root's gradient finite at 0
+        polynomial = 1 + r if self.smoothness == 1.5 else 1 + r + r.square() / 3
+        return self.outputscale * polynomial * torch.exp(-r)
+
+
+class ExactGP(nn.Module):
+    """GP regression on all the data, O(n^3), independent outputs. With `features`, exact deep-kernel learning."""
+
+    MIN_NOISE = 1e-4  # variance, in units of the standardised targets
+
+    def __init__(self, kernel: Kernel, features: nn.Module | None = None, in_dim: int = 1, out_dim: int = 1):
+        super().__init__()
+        self.kernel, self.features = kernel, features if features is not None else nn.Identity()
+        self.raw_noise = nn.Parameter(inverse_softplus(0.1).repeat(out_dim))
+        self.in_scale, self.out_scale = Standardizer(in_dim), Standardizer(out_dim)
+
+    @property
+    def scaled_noise(self) -> Tensor:
+        return self.MIN_NOISE + F.softplus(self.raw_noise)  # (P,), of the standardised targets
+
+    @property
+    def noise(self) -> Tensor:
+        return self.scaled_noise * self.out_scale.scale.square()  # (P,), in the units of the targets
+
+    def factors(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Features h `(N, H)`, standardised targets `(P, N, 1)` and L with K_XX + noise I = L L^T, `(P, N, N)`."""
+        h, y = self.features(self.in_scale(x)), self.out_scale(y).mT[:, :, None]
+        noise = torch.diag_embed(self.scaled_noise[:, None].expand(-1, len(x)))
+        return h, y, cholesky(self.kernel(h, h) + noise, "K_XX + noise")
+
+    def log_marginal_likelihood(self, x: Tensor, y: Tensor) -> Tensor:
+        """log p(y | X), summed over outputs, in the units of y."""
+        _, y, L = self.factors(x, y)
+        residual = torch.linalg.solve_triangular(L, y, upper=False)  # (P, N, 1)
+        log_det = 2 * L.diagonal(dim1=1, dim2=2).log().sum()
+        log_jacobian = -len(x) * self.out_scale.scale.log().sum()
+        return -0.5 * (residual.square().sum() + log_det + y.numel() * math.log(2 * math.pi)) + log_jacobian
+
+    def fit(self, x: Tensor, y: Tensor, steps: int, lr: float) -> None:
+        """Standardise, maximise the log marginal likelihood over the hyper-parameters, condition on the data."""
+        self.in_scale.fit(x)
+        self.out_scale.fit(y)
+        optimizer = torch.optim.Adam(self.parameters(), lr=lr)
+        for _ in range(steps):
+            optimizer.zero_grad()
+            (-self.log_marginal_likelihood(x, y)).backward()
+            optimizer.step()
+        self.condition(x, y)
+
+    @torch.no_grad()
+    def condition(self, x: Tensor, y: Tensor) -> None:
+        """Take this data, keeping scales and hyper-parameters."""
+        h, y, L = self.factors(x, y)
+        self.posterior = h, L, torch.cholesky_solve(y, L)
+
+    @torch.no_grad()
+    def predict(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance of the latent function in the units of the targets, both `(N, P)`."""
+        h, L, alpha = self.posterior
+        K = self.kernel(h, self.features(self.in_scale(x)))  # (P, N, N_new)
+        var = self.kernel.outputscale[:, 0] - torch.linalg.solve_triangular(L, K, upper=False).square().sum(1)
+        mean, var = (K.mT @ alpha)[:, :, 0], var.clamp_min(torch.finfo(var.dtype).eps)  # (P, N_new)
+        return self.out_scale.mean + self.out_scale.scale * mean.mT, self.out_scale.scale.square() * var.mT
 
 
 # -------------------------------------------------------------------------------------------------------- figure: noise
@@ -137,8 +217,8 @@ def gp_predictive(gp: ExactGP | SVGP, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 MODELS = {
-    "Exact GP": lambda: ExactGP(1, 1),
-    "Exact DKL": lambda: ExactGP(1, 1, features=perceptron()),
+    "Exact GP": lambda: ExactGP(Kernel(1, 1)),
+    "Exact DKL": lambda: ExactGP(Kernel(2, 1), features=perceptron()),
     "SVGP": lambda: SVGP(1, 1, num_inducing=20),
     "SV DKL": lambda: SVGP(1, 1, num_inducing=20, features=perceptron()),
     "SV DKL, ResNet, bi-Lipschitz, dropout": lambda: SVGP(1, 1, num_inducing=20, features=ResNetFeatures(1)),
@@ -226,9 +306,10 @@ def minimax_exponent(kernel: str) -> float:
 
 
 def prior(kernel: str) -> ExactGP:
-    gp = ExactGP(1, 1, kernel=kernel).double()
-    gp.kernel.lengthscale = LENGTHSCALE
-    gp.scaled_noise = NOISE_VARIANCE
+    gp = ExactGP(Matern(1, 1, SMOOTHNESS[kernel])).double()
+    with torch.no_grad():
+        gp.kernel.raw_lengthscale.fill_(inverse_softplus(LENGTHSCALE))
+        gp.raw_noise.fill_(inverse_softplus(NOISE_VARIANCE - gp.MIN_NOISE))
     return gp
 
 
