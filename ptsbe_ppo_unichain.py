@@ -12,7 +12,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from importlib.util import find_spec
@@ -28,7 +27,7 @@ import tyro
 from torch import Tensor, nn
 from torch.utils.tensorboard import SummaryWriter
 
-from gp_models import SVGP, ResNetFeatures, Standardizer
+from gp_models import SVGP, ResNetFeatures, Standardizer, inverse_softplus
 
 
 @dataclass
@@ -382,14 +381,18 @@ class BoundedGP(SparseGP):
     def __init__(self, in_dim: int, out_dim: int, num_inducing: int, lr: float, features: nn.Module | None = None):
         super().__init__(in_dim, out_dim, num_inducing, lr, features)
         self.min_noise = self.MIN_NOISE
-        self.scaled_noise = 2 * self.MIN_NOISE
-        self.kernel.lengthscale = torch.full_like(self.kernel.lengthscale, self.MIN_LENGTHSCALE)
+        lengthscale = torch.full_like(self.kernel.lengthscale, self.MIN_LENGTHSCALE)
+        with torch.no_grad():
+            self.raw_noise.fill_(inverse_softplus(self.MIN_NOISE))  # as much again as the least
+            self.kernel.raw_lengthscale.copy_(inverse_softplus(lengthscale))
 
-    def maximize(self, objective: Callable[[], Tensor], steps: int, lr: float) -> None:
-        super().maximize(objective, steps, lr)
+    @torch.no_grad()
+    def condition(self, x: Tensor, y: Tensor) -> None:
         kernel = self.kernel
-        kernel.lengthscale = kernel.lengthscale.clamp(self.MIN_LENGTHSCALE, self.MAX_LENGTHSCALE)
-        kernel.outputscale = kernel.outputscale.clamp_min(self.MIN_OUTPUTSCALE)
+        lengthscale = kernel.lengthscale.clamp(self.MIN_LENGTHSCALE, self.MAX_LENGTHSCALE)
+        kernel.raw_lengthscale.copy_(inverse_softplus(lengthscale))
+        kernel.raw_outputscale.copy_(inverse_softplus(kernel.outputscale.clamp_min(self.MIN_OUTPUTSCALE)))
+        super().condition(x, y)
 
 
 # ---------------------------------------------------------------------------------------------------------- bonuses
@@ -626,7 +629,7 @@ def main(args: Args) -> dict:
         dynamics.in_scale = BoxScale(env.observation_space, num_actions).to(dynamics.in_scale.mean)
         dynamics.out_scale = WarmupScale(out_dim).to(dynamics.out_scale.mean)
     # A change of the reward that was never seen has no scale, so rewards keep their own units.
-    dynamics.out_scale.floor = torch.tensor([1e-6] * state_dim + [math.inf], device=device)
+    dynamics.out_scale.floor = torch.tensor([8.0] * state_dim + [math.inf], device=device)
     default_interval = 5 if args.dynamics == "de" else 10
     policy_interval = args.policy_interval or default_interval
     model_interval = args.model_interval or default_interval

@@ -74,7 +74,7 @@ def build(dynamics, env):
     else:
         model = chain.DeepEnsemble(4, 2, 5, 32, 20.0, 3e-3, 64)
     model.in_scale = chain.BoxScale(env.observation_space, 3).to(model.in_scale.mean)
-    model.out_scale.floor = torch.tensor([1e-6, math.inf])
+    model.out_scale.floor = torch.tensor([8.0, math.inf])
     return model
 
 
