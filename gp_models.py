@@ -251,8 +251,8 @@ class SVGP(EvalCache):
         x, y, log_jacobian = self.standardize(x, y)
         A, unexplained = self.whiten(x)
         q_sqrt, noise = self.q_sqrt.tril(), self.scaled_noise[:, None]
-        projected = A.mT @ torch.cat([self.q_mean, q_sqrt], dim=2)  # (P, N, 1 + m)
-        mean, var = projected[:, :, 0], unexplained + projected[:, :, 1:].square().sum(2)  # (P, N)
+        projected = torch.cat([self.q_mean, q_sqrt], dim=2).mT @ A  # (P, 1 + m, N)
+        mean, var = projected[:, 0], unexplained + projected[:, 1:].square().sum(1)  # (P, N)
         log_likelihood = -0.5 * (torch.log(2 * math.pi * noise) + ((y - mean).square() + var) / noise)
         log_det = 2 * q_sqrt.diagonal(dim1=1, dim2=2).abs().log().sum()
         kl = 0.5 * (q_sqrt.square().sum() + self.q_mean.square().sum() - self.q_mean.numel() - log_det)
