@@ -14,9 +14,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
-from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Literal
@@ -77,8 +76,8 @@ class Args:
     eta_decay: float = 1.0  # eta_t = eta * eta_decay ** (t / 1000)
     # dynamics model
     ensemble_size: int = 3  # networks in the deep ensemble, M
-    position_dims: int = 2  # leading variables of the observation that Fourier features and priors act on
-    prior_size: float = 3.0  # deviation of a member's prior function, in units of the targets' deviation
+    position_dims: int = 2  # leading variables of the observation that tell the place
+    prior_size: float = 3.0  # deviation of what members expect of an unknown place, in units of the targets' deviation
     eig_outputs: int = 2  # leading outputs that EIG counts: the displacement; with the body's, tumbling would pay
     eig_noise: float = 3.5  # noise that EIG assumes at least, in the same units: small disagreements count little
     # SAC
@@ -104,20 +103,20 @@ def parse(argv: list[str] | None = None) -> Args:
     return tyro.cli(Args, args=argv, default=replace(Args(), **tuned), description=__doc__)
 
 
-RANGES = {  # least and largest value of a flag
-    (1, math.inf): "total_timesteps reset_interval action_repeat warmup_steps policy_interval model_interval rollouts "
-    "horizon policy_updates model_updates ensemble_size",
-    (0, math.inf): "seed eval_episodes lookahead eta eta_decay prior_size eig_noise temperature",
+RANGES = {  # least and largest value of a flag; of all other numbers 1 and infinity
+    (0, math.inf): "seed eval_episodes lookahead eta eta_decay prior_size eig_noise policy_lr temperature",
     (0, 1): "replayed_starts random_actions real_share gamma",
-    (1e-9, math.inf): "policy_lr",
     (1, 30): "position_dims",
     (1, 32): "eig_outputs",
 }
 
 PICTURES = 500  # steps between two pictures for TensorBoard
-MODEL_WIDTH, MODEL_BATCH, MODEL_LR, MODEL_DROPOUT = 256, 256, 3e-3, 0.2  # networks of the ensemble and their training
-APART = 4  # leading variables that its networks do not see, because place and body act apart; 0: they see all
+MODEL_WIDTH, MODEL_BATCH, MODEL_LR, MODEL_DROPOUT = 256, 64, 3e-3, 0.2  # networks of the ensemble and their training
+MODEL_FEATURES, BODY = 0, 4  # features of the place that they see; the first variable of the observation that they see
 POLICY_WIDTH, POLICY_BATCH = 128, 256  # networks of SAC and their batches
+# By method, leading variables of the observation that its critics see, where these are not all: for a planner the noise
+# of a value over joints and spin would be larger than what the way that one candidate gains over another is worth.
+CRITIC_SEES = {"pts": 11, "pts-be": 11}
 
 
 # ----------------------------------------------------------------------------------------------------- environment
@@ -131,11 +130,11 @@ MAZES = {  # rows from above, `#` wall, `.` free, `r` start, `g` goal
 }
 
 # What the agent sees: position (2) and heading as cos, sin (2); then what does not depend on where the ant is and which
-# way it faces: height, the torso's upward direction in its own frame (3), joint angles (8), velocity as seen from the
-# heading (3), angular velocity in the torso's frame (3), velocities of the joints (8). In units of about 1.
-UNITS = torch.tensor([0.5] * 2 + [1] * 2 + [2] + [1] * 3 + [2] * 8 + [0.9] * 3 + [0.35] * 3 + [0.8] * 8)
-HEADING, UPWARD, SPEED = slice(2, 4), slice(5, 8), slice(16, 18)
-SQUARE = UNITS[0].item() * CELL / PARTS  # width of a square as the agent sees it
+# way it faces: height, the torso's upward direction in its own frame (3), velocity as seen from the heading (3), joint
+# angles (8), angular velocity in the torso's frame (3), velocities of the joints (8). In units of about 1.
+UNITS = np.array([0.5] * 2 + [1] * 2 + [2] + [1] * 3 + [0.9] * 3 + [2] * 8 + [0.35] * 3 + [0.8] * 8, np.float32)
+HEADING, UPWARD, SPEED = slice(2, 4), slice(5, 8), slice(8, 10)
+SQUARE = UNITS[0] * CELL / PARTS  # width of a square as the agent sees it
 
 
 def parse_map(text: str) -> np.ndarray:
@@ -145,10 +144,12 @@ def parse_map(text: str) -> np.ndarray:
         if len(row) != len(rows[0]):
             raise ValueError(f"row {i} has {len(row)} cells and row 1 has {len(rows[0])}: all rows must be as long")
         for j, cell in enumerate(row, 1):
-            if cell not in "#.rg":
-                raise ValueError(f"row {i}, column {j}: {cell!r} is none of # wall, . free, r start, g goal")
-            if cell != "#" and (i in (1, len(rows)) or j in (1, len(row))):
-                raise ValueError(f"row {i}, column {j}: {cell!r} at the border, which must be closed by walls, #")
+            border = i in (1, len(rows)) or j in (1, len(row))
+            if cell not in ("#" if border else "#.rg"):
+                reason = (
+                    "at the border, which must be walls, #" if border else "is none of # wall, . free, r start, g goal"
+                )
+                raise ValueError(f"row {i}, column {j}: {cell!r} {reason}")
     cells = np.array([list(row) for row in rows])
     for mark, name in (("r", "start"), ("g", "goal")):
         at = (np.argwhere(cells == mark) + 1).tolist()
@@ -209,21 +210,16 @@ class CoinFlips(gym.spaces.Box):
         return self.np_random.choice([-1, 1], self.shape).astype(np.float32)
 
 
-def turn(vectors: Tensor, heading: Tensor, back: bool = False) -> Tensor:
-    """Vectors of the plane (..., 2) turned by the angle of a heading (cos, sin), or back by it."""
-    (x, y), (cos, sin) = vectors.unbind(-1), heading.unbind(-1)
-    sin = -sin if back else sin
-    return torch.stack([cos * x - sin * y, sin * x + cos * y], -1)
-
-
 def observe(data: mujoco.MjData) -> np.ndarray:
     """What the agent sees of the simulator's state: (30,)."""
-    qpos, qvel, matrix = torch.as_tensor(data.qpos), torch.as_tensor(data.qvel), np.empty(9)
+    matrix = np.empty(9)
     mujoco.mju_quat2Mat(matrix, data.qpos[3:7])
-    matrix = torch.as_tensor(matrix).view(3, 3)  # from the torso's frame to the world's
-    heading = F.normalize(matrix[:2, 0], dim=0)  # of the torso's x axis on the floor
-    parts = qpos[:2], heading, qpos[2:3], matrix[2], qpos[7:], turn(qvel[:2], heading, back=True), qvel[2:]
-    return (UNITS * torch.cat(parts)).float().numpy()
+    matrix = matrix.reshape(3, 3)  # from the torso's frame to the world's
+    cos, sin = matrix[:2, 0] / max(np.linalg.norm(matrix[:2, 0]), 1e-9)  # of the torso's x axis on the floor
+    (x, y, z), joints, rates = data.qvel[:3], data.qpos[7:], data.qvel[3:]
+    velocity = cos * x + sin * y, cos * y - sin * x, z
+    parts = data.qpos[:2], (cos, sin), data.qpos[2:3], matrix[2], velocity, joints, rates
+    return (UNITS * np.concatenate(parts)).astype(np.float32)
 
 
 def make_env(args: Args, render_mode: str | None = None) -> tuple[gym.Env, "Visits"]:
@@ -257,36 +253,34 @@ def random_like(actions: Tensor, args: Args) -> Tensor:
     return uniform.sign() if args.random_torques == "coin" else uniform
 
 
+def turn(vectors: Tensor, heading: Tensor) -> Tensor:
+    """Vectors of the plane (..., 2) turned by the angle of a heading (cos, sin)."""
+    (x, y), (cos, sin) = vectors.unbind(-1), heading.unbind(-1)
+    return torch.stack([cos * x - sin * y, sin * x + cos * y], -1)
+
+
 def change(states: Tensor, next_states: Tensor) -> Tensor:
     """What the model learns to predict of next states, as seen from the heading before: (..., S).
 
-    Displacement, cos - 1 and sin of the angle by which the ant turned, and the differences of all else. It is the same
-    whichever way the ant faces.
+    Displacement, cos and sin of the angle by which the ant turned, and the differences of all else: the same whichever
+    way the ant faces.
     """
-    changes, heading = next_states - states, states[..., HEADING]
-    turned = turn(next_states[..., HEADING], heading, back=True)
-    changes[..., :2] = turn(changes[..., :2], heading, back=True)
-    changes[..., HEADING] = turned - torch.tensor([1.0, 0.0], device=states.device)
+    changes, back = next_states - states, states[..., HEADING] * torch.tensor([1.0, -1.0])
+    turned = turn(next_states[..., HEADING], back)
+    changes[..., :2] = turn(changes[..., :2], back)
+    changes[..., HEADING] = turned
     changes[..., SPEED] = turn(next_states[..., SPEED], turned) - states[..., SPEED]
     return changes
 
 
-def valid(states: Tensor, changes: Tensor | float = 0.0) -> Tensor:
+def valid(states: Tensor, changes: Tensor) -> Tensor:
     """States after predicted changes, put back among those that are possible: directions have length 1."""
-    changes = changes + torch.zeros_like(states)
-    after, heading = states + changes, states[..., HEADING]
-    turned = F.normalize(changes[..., HEADING] + torch.tensor([1.0, 0.0], device=states.device), dim=-1)
+    after, heading, turned = states + changes, states[..., HEADING], F.normalize(changes[..., HEADING], dim=-1)
     after[..., :2] = states[..., :2] + turn(changes[..., :2], heading)
     after[..., HEADING] = F.normalize(turn(turned, heading), dim=-1)
     after[..., UPWARD] = F.normalize(after[..., UPWARD], dim=-1)
-    after[..., SPEED] = turn(after[..., SPEED], turned, back=True)
+    after[..., SPEED] = turn(after[..., SPEED], turned * torch.tensor([1.0, -1.0]))
     return after
-
-
-def valued(args: Args) -> slice | list[int]:
-    """The variables of a state that the critics see: all, but for a planner's, where the noise of a value over joints
-    and spin would be larger than what the way that one candidate gains over another is worth."""
-    return [*range(8), *range(16, 19)] if args.method in ("pts", "pts-be") else slice(None)
 
 
 class Visits:
@@ -333,22 +327,23 @@ class Visits:
         colours = np.where(self.free[..., None], self.FLOOR, self.WALL)
         if eig is not None:
             colours[self.free] = low + eig[:, None] / max(eig.max(), 1e-12) * (high - low)
-        width, height = np.ceil(self.size * zoom).astype(int).tolist()
-        scale = low + np.linspace(0, 1, width)[:, None] * (high - low)  # (width, 3)
-        image = Image.new("RGB", (max(width, 600) + 40, height + 120), "white")  # wide enough for the title
-        for part, place, size in ((colours, (20, 50), (width, height)), (scale[None], (20, height + 60), (width, 20))):
-            image.paste(Image.fromarray(part.astype(np.uint8)).resize(size, Image.Resampling.NEAREST), place)
-        draw, points = ImageDraw.Draw(image), (20, 50) + zoom * path
+        scale = low + np.linspace(0, 1, 600)[None, :, None] * (high - low)  # (1, 600, 3)
+        image, corner = Image.new("RGB", (640, 730), "white"), (20, 50)
+        for part, place, size in ((colours, corner, self.size * zoom), (scale, (20, 660), (600, 20))):
+            part = Image.fromarray(part.astype(np.uint8)).resize(np.ceil(size).astype(int).tolist(), Image.NEAREST)
+            image.paste(part, place)
+        draw, points = ImageDraw.Draw(image), corner + zoom * path
+        draw.font = ImageFont.load_default(22)
         for i in range(len(path) - 1 if eig is None else 0):
             if np.abs(path[i + 1] - path[i]).max() < PARTS / 2:  # not from the end of an episode to the start
                 colour = tuple((low + i / len(path) * (high - low)).astype(int))
                 draw.line([*points[i], *points[i + 1]], colour, width=max(2, int(zoom / 8)))
         for name, place, colour in (("start", self.start, "black"), ("goal", self.goal, (20, 150, 70))):
-            draw.circle((20, 50) + zoom * place, RADIUS * PARTS / CELL * zoom, outline=colour, width=4)
-            draw.text((20, 50) + zoom * place, name, colour, ImageFont.load_default(22), "mm")
+            draw.circle(corner + zoom * place, RADIUS * PARTS / CELL * zoom, outline=colour, width=4)
+            draw.text(corner + zoom * place, name, colour, anchor="mm")
         left, right = ("step 0", f"step {len(path) - 1}") if eig is None else ("0", f"{eig.max():.2g} nats")
-        for text, x, y, anchor in ((title, 20, 14, "la"), (left, 20, -34, "la"), (right, width + 20, -34, "ra")):
-            draw.text((x, y % image.height), text, "black", ImageFont.load_default(22), anchor)
+        for place, text, anchor in (((20, 14), title, "la"), ((20, 690), left, "la"), ((620, 690), right, "ra")):
+            draw.text(place, text, "black", anchor=anchor)
         return np.asarray(image)
 
 
@@ -359,35 +354,29 @@ class Visits:
 
 
 class BatchedMLP(nn.Module):
-    """Networks of the same size as one batch of matrices: a layer of all of them is one product.
+    """Networks of the same sizes as one batch of matrices: a layer of all of them is one product."""
 
-    Layer i is drawn uniformly within gains[i] / sqrt(fan-in); with a gain of 1 that is how torch draws nn.Linear.
-    """
-
-    def __init__(self, networks: int, sizes: tuple[int, ...], gains: tuple[float, ...]):
+    def __init__(self, networks: int, sizes: tuple[int, ...]):
         super().__init__()
-        self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
-        for (fan_in, fan_out), gain in zip(pairwise(sizes), gains, strict=True):
-            bound = gain / math.sqrt(fan_in)
-            self.weights.append(nn.init.uniform_(torch.empty(networks, fan_in, fan_out), -bound, bound))
-            self.biases.append(nn.init.uniform_(torch.empty(networks, 1, fan_out), -bound, bound))
-        self.layers = tuple(zip(self.weights, self.biases, strict=True))  # a ParameterList is slow to walk
+        self.layers = nn.ParameterList()  # weights (M, in, out) and biases (M, 1, out), drawn as torch draws nn.Linear
+        for fan_in, fan_out in pairwise(sizes):
+            for rows in (fan_in, 1):
+                self.layers.append((2 * torch.rand(networks, rows, fan_out) - 1) / math.sqrt(fan_in))
 
     def forward(self, x: Tensor, frozen: bool = False, dropout: float = 0.0) -> Tensor:
         """(M, N, in) -> (M, N, out); frozen weights get no gradients, dropout is the share of hidden units left out."""
-        layers = [(weight.detach(), bias.detach()) for weight, bias in self.layers] if frozen else self.layers
-        for weight, bias in layers[:-1]:
+        layers = [layer.detach() if frozen else layer for layer in self.layers]
+        for weight, bias in zip(layers[:-2:2], layers[1:-2:2], strict=True):
             x = F.silu(torch.baddbmm(bias, x, weight))  # (M, N, width)
             x = F.dropout(x, dropout) if dropout else x
-        weight, bias = layers[-1]
-        return torch.baddbmm(bias, x, weight)
+        return torch.baddbmm(layers[-1], x, layers[-2])
 
 
 class FourierFeatures(nn.Module):
-    """Random Fourier features (Rahimi and Recht, 2007), sqrt(2) cos(w x + b), other ones for every network.
+    """Random Fourier features (Rahimi and Recht, 2007), sqrt(2 / features) cos(w x + b), of the leading variables.
 
-    A weighted sum of them is a draw from a Gaussian process of that length-scale; a network on top of them can bend
-    at a wall, and what it learns in one place does not reach far beyond the length-scale.
+    A sum of them with standard normal weights is a draw from a Gaussian process of that length-scale; a network on top
+    of them can bend at a wall, and what it learns in one place does not reach far beyond the length-scale.
     """
 
     def __init__(self, networks: int, dims: int, features: int, length_scale: float):
@@ -396,89 +385,82 @@ class FourierFeatures(nn.Module):
         self.register_buffer("phases", 2 * math.pi * torch.rand(networks, 1, features))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Features of the leading variables: (M, N, in) -> (M, N, features)."""
+        """(M, N, in) -> (M, N, features)."""
         x = x[..., : self.frequencies.shape[1]]
         return math.sqrt(2) * torch.baddbmm(self.phases, x, self.frequencies).cos()
 
 
 class PriorEnsemble(nn.Module):
-    """M probabilistic networks (Lakshminarayanan et al., 2017), each around its own random prior (Osband et al., 2018).
+    """M probabilistic networks (Lakshminarayanan et al., 2017), each with its own belief about what a place adds.
 
-    The mean of a member is a network on [Fourier features of the position, state, action] plus a fixed smooth random
-    function of the position. Members agree where data made their networks cancel the prior, at any speed, and disagree
-    elsewhere. Where place and body act apart, a linear function of the features cancels the prior instead, and networks
-    that see neither place nor prior learn the body's motion once for all places. The place then makes members differ,
-    and leaves their mean alone.
+    That is a linear function of Fourier features of the place, so a draw from a Gaussian process. Every member begins
+    with a draw of its own (a prior function, Osband et al., 2018) and keeps what the visited places leave of it:
+    members agree there and disagree elsewhere. The draws sum to 0 over the members, whose mean is left to the networks
+    but for reward and end, where the place also learns what the networks do not tell.
     """
 
-    FEATURES = 64
+    PLACE_FEATURES, PLACE_NOISE = 128, 0.3  # variance of what is not the place's, over that of the prior
     LENGTH_SCALES = 0.7, 1.5  # how sharply the dynamics may change; how far from visited places members disagree
     MIN_LOG_VAR, MAX_LOG_VAR = -6.0, 2.0  # of the standardised targets
 
     def __init__(self, in_dim: int, out_dim: int, args: Args):
         super().__init__()
         self.members, self.min_eig_var, self.eig_outputs = args.ensemble_size, args.eig_noise**2, args.eig_outputs
-        sizes = (self.members, args.position_dims, self.FEATURES)
-        self.features, self.prior_features = (FourierFeatures(*sizes, scale) for scale in self.LENGTH_SCALES)
-        prior = args.prior_size / math.sqrt(self.FEATURES) * torch.randn(self.members, self.FEATURES, out_dim)
-        prior[..., min(args.eig_outputs, out_dim - 2) :] = 0  # none on reward and end, nor on what EIG does not count
-        self.register_buffer("prior", prior)
-        self.place = nn.Parameter(torch.zeros_like(prior))  # used where place and body act apart
-        code_dim = in_dim - APART if APART else in_dim + self.FEATURES
-        sizes = (code_dim, MODEL_WIDTH, MODEL_WIDTH, 2 * out_dim)
-        self.networks = BatchedMLP(self.members, sizes, (1.0, 1.0, 1.0))
-        self.out_scale = Standardizer(out_dim)
+        self.features = FourierFeatures(self.members, args.position_dims, MODEL_FEATURES, self.LENGTH_SCALES[0])
+        sizes = (MODEL_FEATURES + in_dim - BODY, MODEL_WIDTH, MODEL_WIDTH, 2 * out_dim)
+        self.networks = BatchedMLP(self.members, sizes)
+        self.place = FourierFeatures(1, args.position_dims, self.PLACE_FEATURES, self.LENGTH_SCALES[1])
+        draws = torch.randn(self.members, self.PLACE_FEATURES, out_dim) / math.sqrt(self.PLACE_FEATURES)
+        draws[..., min(args.eig_outputs, out_dim - 2) :] = 0  # none on reward and end, nor on what EIG does not count
+        self.register_buffer("draws", args.prior_size * (draws - draws.mean(0)))  # (M, F, D)
+        self.register_buffer("weights", self.draws.clone())  # what the data leaves of them
         self.register_buffer("seen", torch.zeros(2, out_dim))  # least and largest targets
-        self.optimizer = torch.optim.Adam(self.parameters(), MODEL_LR, fused=True)
+        self.out_scale = Standardizer(out_dim)
+        self.optimizer = torch.optim.Adam(self.networks.parameters(), MODEL_LR, fused=True)
 
     @torch.no_grad()
-    def fixed(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """What is not learned, inputs of the networks, features apart and prior: (M, N, in) -> 3 x (M, N, ...)."""
-        features, prior = self.features(x), self.prior_features(x) @ self.prior
-        if APART:
-            return x[..., APART:], features, prior
-        return torch.cat([features, x], -1), features[..., :0], prior
+    def encode(self, x: Tensor) -> Tensor:
+        """What the networks see: (N, in) -> (M, N, code)."""
+        x = x.expand(self.members, -1, -1)
+        return torch.cat([self.features(x), x[..., BODY:]], -1)
 
-    def forward(self, code: Tensor, features: Tensor, prior: Tensor, dropout: float = 0.0) -> tuple[Tensor, ...]:
-        """Mean by the networks, what the place adds to it, and log-variance, of standardised targets: 3 x (M, N, D)."""
+    def forward(self, code: Tensor, dropout: float = 0.0) -> tuple[Tensor, Tensor]:
+        """Mean and log-variance of the standardised targets by the networks: (M, N, code) -> 2 x (M, N, D)."""
         mean, raw = self.networks(code, dropout=dropout).chunk(2, -1)
-        log_var = self.MIN_LOG_VAR + (self.MAX_LOG_VAR - self.MIN_LOG_VAR) * raw.sigmoid()
-        return mean, prior + features @ self.place if APART else prior, log_var
+        return mean, self.MIN_LOG_VAR + (self.MAX_LOG_VAR - self.MIN_LOG_VAR) * raw.sigmoid()
 
     def fit(self, x: Tensor, y: Tensor, steps: int) -> float:
-        """Gradient steps on the beta-NLL (Seitzer et al., 2022) with beta = 1; every member draws its own mini-batches.
+        """Gradient steps on the beta-NLL (Seitzer et al., 2022) with beta = 1, then the weights of the place.
 
         The plain likelihood explains rare contacts with walls as noise; multiplied by the variance it does not. The
         learning rate falls to 0 within every call: at a constant rate the members jitter and EIG cannot fade.
         """
         self.out_scale.fit(y)
         self.seen.copy_(torch.stack([y.amin(0), y.amax(0)]))
-        index = torch.randint(len(x), (self.members, steps * MODEL_BATCH), device=x.device)
-        member = torch.arange(self.members, device=x.device)[:, None]
-        parts = [part[member, index] for part in self.fixed(x.expand(self.members, -1, -1))]
-        batches = [part.split(MODEL_BATCH, 1) for part in (*parts, self.out_scale(y)[index])]
-        for step, (*inputs, target) in enumerate(zip(*batches, strict=True)):
+        code, targets, member = self.encode(x), self.out_scale(y), torch.arange(self.members)[:, None]
+        for step in range(steps):
             self.optimizer.param_groups[0]["lr"] = MODEL_LR * (1 - step / steps)
-            mean, added, log_var = self(*inputs, MODEL_DROPOUT)  # (M, B, D) each
-            error = (target - (mean if APART else mean + added)).detach()
-            # the gradients of var * (log var + error^2 / var), with the first var held fixed
-            outputs, var = [mean, log_var], log_var.detach().exp()
-            gradients = [-2 * error / MODEL_BATCH, (var - error.square()) / MODEL_BATCH]
-            if APART:  # the place learns what the networks leave
-                outputs.append(added)
-                gradients.append(-2 * (error - added.detach()) / MODEL_BATCH)
+            index = torch.randint(len(x), (self.members, MODEL_BATCH))  # every member draws its own batch
+            mean, log_var = self(code[member, index], MODEL_DROPOUT)  # (M, B, D) each
+            error, var = (targets[index] - mean).detach(), log_var.detach().exp()
             self.optimizer.zero_grad()
-            torch.autograd.backward(outputs, gradients)
+            # the gradients of var * (log var + error^2 / var), with the first var held fixed
+            torch.autograd.backward([mean, log_var], [-2 * error / MODEL_BATCH, (var - error.square()) / MODEL_BATCH])
             self.optimizer.step()
+        with torch.no_grad():  # Bayesian linear regression, of 0 on state changes: w = (P'P + r I)^-1 (P'left + r draw)
+            features, ridge = self.place(x[None])[0], self.PLACE_NOISE * self.PLACE_FEATURES  # (N, F)
+            left = targets - self(code)[0]  # (M, N, D)
+            left[..., :-2] = 0
+            gram = features.mT @ features + ridge * torch.eye(self.PLACE_FEATURES)
+            self.weights.copy_(torch.linalg.solve(gram, features.mT @ left + ridge * self.draws))
         return error.square().mean().item()
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and noise variance of every member: (N, in) -> 2 x (M, N, D)."""
-        mean, added, log_var = self(*self.fixed(x.expand(self.members, -1, -1)))
-        added = added - added.mean(0) if APART else added
-        scale = self.out_scale.scale
-        return self.out_scale.mean + scale * (mean + added), scale.square() * log_var.exp()
+        (mean, log_var), scale = self(self.encode(x)), self.out_scale.scale
+        mean = mean + self.place(x[None]) @ self.weights
+        return self.out_scale.mean + scale * mean, scale.square() * log_var.exp()
 
     def eig(self, mean: Tensor, var: Tensor) -> Tensor:
         """EIG of a prediction, with at least the noise eig_noise: 2 x (M, N, D) -> (N,)."""
@@ -505,8 +487,8 @@ class SparseGP(SVGP):
     def fit(self, x: Tensor, y: Tensor, steps: int) -> float:
         self.seen.copy_(torch.stack([y.amin(0), y.amax(0)]))
         if len(x) > self.ROWS:
-            order = torch.randperm(len(x) - self.ROWS // 2, device=x.device)[: self.ROWS // 2]
-            x, y = (torch.cat([part[order], part[-self.ROWS // 2 :]]) for part in (x, y))
+            older = torch.randperm(len(x) - self.ROWS // 2)[: self.ROWS // 2]
+            x, y = (torch.cat([part[older], part[-self.ROWS // 2 :]]) for part in (x, y))
         return super().fit(x, y, steps, self.LR)
 
     def predict(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -516,8 +498,8 @@ class SparseGP(SVGP):
 
     def eig(self, mean: Tensor, var: Tensor) -> Tensor:
         """EIG of a prediction, with at least the noise eig_noise: 2 x (1, N, D) -> (N,)."""
-        counted, floor = slice(self.eig_outputs), self.min_eig_var * self.out_scale.scale.square()
-        noise, floor = self.noise.detach().to(var.dtype), floor.to(var.dtype)
+        counted, noise = slice(self.eig_outputs), self.noise.detach().to(var.dtype)
+        floor = (self.min_eig_var * self.out_scale.scale.square()).to(var.dtype)
         return gaussian_eig((var[0] - noise).clamp_min(0)[:, counted], noise.maximum(floor)[counted])
 
 
@@ -563,22 +545,21 @@ def bonuses(dynamics: Dynamics, mean: Tensor, var: Tensor, y: Tensor | None = No
 class SAC(nn.Module):
     """Tanh-Gaussian actor, twin critics and temperature, and the update of Haarnoja et al. (2018).
 
-    All networks see the state and Fourier features of the position. Densities are relative to the uniform policy: its
+    All networks see the state and Fourier features of the place. Densities are relative to the uniform policy: its
     entropy is 0 and that of all others negative, so that nothing is earned by going on where nothing is learnt.
     """
 
     FEATURES, LENGTH_SCALE, TAU = 64, 1.0, 0.02
-    MAX_MEAN, MIN_LOG_STD, MAX_LOG_STD = 2.0, -3.0, 0.5  # before the tanh: a saturated actor would not learn
+    MIN_LOG_STD, MAX_LOG_STD = -3.0, 0.5  # before the tanh
 
     def __init__(self, state_dim: int, action_dim: int, args: Args):
         super().__init__()
         self.tuned, self.target_entropy = args.temperature == 0, -action_dim * (1 + math.log(2))  # over the uniform's
         self.features = FourierFeatures(1, args.position_dims, self.FEATURES, self.LENGTH_SCALE)
-        in_dim = self.FEATURES + state_dim
-        self.actor = BatchedMLP(1, (in_dim, POLICY_WIDTH, POLICY_WIDTH, 2 * action_dim), (1.0, 1.0, 0.1))
-        self.valued = valued(args)
-        sizes = (self.FEATURES + len(np.arange(state_dim)[self.valued]) + action_dim, POLICY_WIDTH, POLICY_WIDTH, 1)
-        self.critics, self.targets = (BatchedMLP(2, sizes, (1.0, 1.0, 1.0)) for _ in range(2))
+        self.actor = BatchedMLP(1, (self.FEATURES + state_dim, POLICY_WIDTH, POLICY_WIDTH, 2 * action_dim))
+        self.valued = self.FEATURES + CRITIC_SEES.get(args.method, state_dim)  # leading part of a code for the critics
+        sizes = (self.valued + action_dim, POLICY_WIDTH, POLICY_WIDTH, 1)
+        self.critics, self.targets = BatchedMLP(2, sizes), BatchedMLP(2, sizes)
         self.targets.load_state_dict(self.critics.state_dict())
         self.log_temperature = nn.Parameter(torch.tensor(math.log(args.temperature or 0.2)))
         trained = [*self.actor.parameters(), *self.critics.parameters(), self.log_temperature]
@@ -591,7 +572,6 @@ class SAC(nn.Module):
     def sample(self, code: Tensor, spread: float = 1.0) -> tuple[Tensor, Tensor]:
         """Actions and the logarithm of their density over the uniform one: (N, code) -> (N, A), (N,)."""
         mean, raw = self.actor(code[None])[0].chunk(2, -1)  # (N, A) each
-        mean = self.MAX_MEAN * (mean / self.MAX_MEAN).tanh()
         log_std = self.MIN_LOG_STD + 0.5 * (self.MAX_LOG_STD - self.MIN_LOG_STD) * (raw.tanh() + 1)
         noise = spread * torch.randn_like(mean)
         before = torch.addcmul(mean, log_std.exp(), noise)  # (N, A), a = tanh(before)
@@ -606,8 +586,7 @@ class SAC(nn.Module):
 
     def quality(self, critics: BatchedMLP, code: Tensor, action: Tensor, frozen: bool = False) -> Tensor:
         """Values of actions by both critics: (N, code), (N, A) -> (2, N)."""
-        features, state = code[:, : self.FEATURES], code[:, self.FEATURES :]
-        return critics(torch.cat([features, state[:, self.valued], action], -1).expand(2, -1, -1), frozen)[..., 0]
+        return critics(torch.cat([code[:, : self.valued], action], -1).expand(2, -1, -1), frozen)[..., 0]
 
     @torch.no_grad()
     def value(self, state: Tensor) -> Tensor:
@@ -631,7 +610,7 @@ class SAC(nn.Module):
         with torch.no_grad():
             for target, parameter in zip(self.targets.parameters(), self.critics.parameters(), strict=True):
                 target.lerp_(parameter, self.TAU)
-        losses = {"critic": critic_loss, "actor": actor_loss, "entropy": -log_prob, "value": value}
+        losses = {"critic": critic_loss, "actor": actor_loss, "entropy": -log_prob.mean(), "value": value.mean()}
         return {name: loss.detach() for name, loss in losses.items()}
 
 
@@ -648,17 +627,16 @@ def imagine(policy: SAC, dynamics: Dynamics, start: Tensor, horizon: int, eta: f
     outcome is believed beyond those seen. With a bonus, a gain of information leaves exp(-EIG) of the possible worlds,
     and so much of what follows counts. Without one EIG must not act: where values are negative, an end is a reward.
     """
-    state, steps, row = start, [], torch.arange(len(start), device=start.device)
+    state, steps, row = start, [], torch.arange(len(start))
     for _ in range(horizon):
         action, log_prob = policy.act(state)  # (K, A), (K,)
         own = torch.rand_like(action[:, :1]) >= args.random_actions  # (K, 1)
         action = torch.where(own, action, random_like(action, args))
         mean, var = dynamics.predict(torch.cat([state, action], -1))  # (M, K, D) each
+        y = mean.mean(0)  # (K, D)
         if sample:
             world = row % len(mean)
-            y = mean[world, row] + var[world, row].sqrt() * torch.randn_like(mean[0])  # (K, D)
-        else:
-            y = mean.mean(0)
+            y = mean[world, row] + var[world, row].sqrt() * torch.randn_like(y)
         y = y.clamp(*dynamics.seen)
         steps.append((state, action, log_prob[:, None], y, mean, var))
         state = valid(state, y[:, :-2])
@@ -677,19 +655,15 @@ def imagine(policy: SAC, dynamics: Dynamics, start: Tensor, horizon: int, eta: f
     return states, actions, returns.flatten()
 
 
-def batches(policy: SAC, x: Tensor, y: Tensor, rewards: Tensor, imagined: tuple[Tensor, ...], args: Args):
-    """G batches of states, actions and returns, of real transitions with one-step returns and of imagined ones."""
-    state_dim, real = y.shape[1] - 2, round(args.real_share * POLICY_BATCH) if imagined else POLICY_BATCH
+def batches(policy: SAC, x: Tensor, y: Tensor, rewards: Tensor, imagined: tuple[Tensor, ...], args: Args) -> Iterator:
+    """G batches of states, actions and returns: of real transitions, one-step returns, and of the imagined ones."""
+    state_dim, real = y.shape[1] - 2, round(args.real_share * POLICY_BATCH) if len(imagined[0]) else POLICY_BATCH
     for _ in range(args.policy_updates):
-        parts = []
-        if real > 0:
-            i = torch.randint(len(x), (real,), device=x.device)
-            values = policy.value(valid(x[i, :state_dim], y[i, :state_dim]))
-            parts.append((x[i, :state_dim], x[i, state_dim:], rewards[i] + args.gamma * (1 - y[i, -1]) * values))
-        if real < POLICY_BATCH:
-            i = torch.randint(len(imagined[0]), (POLICY_BATCH - real,), device=x.device)
-            parts.append([column[i] for column in imagined])
-        yield parts[0] if len(parts) == 1 else [torch.cat(column) for column in zip(*parts, strict=True)]
+        i = torch.randint(len(x), (real,))
+        j = torch.randint(max(1, len(imagined[0])), (POLICY_BATCH - real,))
+        states, actions, ends = x[i, :state_dim], x[i, state_dim:], y[i, -1]
+        returns = rewards[i] + args.gamma * (1 - ends) * policy.value(valid(states, y[i, :state_dim]))
+        yield [torch.cat([a, b[j]]) for a, b in zip((states, actions, returns), imagined, strict=True)]
 
 
 # ------------------------------------------------------------------------------------------------- input and output
@@ -702,17 +676,15 @@ def refuse(message: str) -> None:
 
 def check(args: Args) -> None:
     """Refuse bad input before anything is written."""
-    for (low, high), names in RANGES.items():
-        for name in names.split():
-            if not (low <= (value := getattr(args, name)) <= high and math.isfinite(value)):
-                refuse(f"--{name.replace('_', '-')} is {value}, it must be a number from {low:g} to {high:g}")
+    ranges = {name: bounds for bounds, names in RANGES.items() for name in names.split()}
+    for name, value in asdict(args).items():
+        low, high = ranges.get(name, (1, math.inf))
+        if type(value) in (int, float) and not (low <= value <= high and math.isfinite(value)):
+            refuse(f"--{name.replace('_', '-')} is {value}, it must be a number from {low:g} to {high:g}")
     if args.method == "pts-be" and args.bonus == "error":
         refuse("--bonus error needs the real next state: use it with --method be, or choose eig, entropy or variance")
     if args.cuda and not torch.cuda.is_available():
         refuse("--cuda was asked for, but PyTorch sees no GPU: leave it out to run on the CPU")
-    for flag, package in (("track", "wandb"), ("capture_video", "moviepy")):
-        if getattr(args, flag) and find_spec(package) is None:
-            refuse(f"--{flag.replace('_', '-')} needs a package that is not installed: pip install {package}")
 
 
 def say(text: str, end: str = "\n") -> None:
@@ -765,36 +737,36 @@ class Run:
             signal.signal(number, handler)
         path, failed = self.folder / "model.pt", isinstance(error, FloatingPointError)
         if self.args.save_model or failed:
-            states = {name: model.state_dict() for name, model in self.models.items()}
-            torch.save({"args": asdict(self.args), **states}, path)
+            learned = {name: model.state_dict() for name, model in self.models.items()}
+            torch.save({"args": asdict(self.args), **learned}, path)
         if failed:
             print(f"error: {error}; what was learned is in {path}", file=sys.stderr)
             raise SystemExit(1)
 
-    def log(self, step: int, **groups: dict[str, float | Tensor]) -> None:
+    def log(self, step: int, group: str, scalars: dict[str, float | Tensor]) -> None:
         """Scalars as group/name; one that is not finite ends the run."""
-        for tag, value in ((f"{group}/{name}", v) for group, values in groups.items() for name, v in values.items()):
+        for name, value in scalars.items():
             if not math.isfinite(value):
-                raise FloatingPointError(f"{tag} is {float(value)} at step {step}")
-            self.writer.add_scalar(tag, value, step)
+                raise FloatingPointError(f"{group}/{name} is {float(value)} at step {step}")
+            self.writer.add_scalar(f"{group}/{name}", value, step)
 
     def progress(self, step: int) -> None:
         """Log the measures of the visits and, on a terminal, rewrite the line that tells how far the run is."""
         metrics, speed = self.visits.metrics(), step / (time.time() - self.start)
-        self.log(step, charts={"SPS": speed} | {name: v for name, v in metrics.items() if isinstance(v, float)})
+        self.log(step, "charts", {"SPS": speed} | {name: v for name, v in metrics.items() if isinstance(v, float)})
         if os.isatty(1) and time.time() > self.printed + 0.2:
-            self.printed, total = time.time(), self.args.total_timesteps
-            pace = f"{speed:.0f} steps/s  at most {(total - step) / speed:.0f} s left"
-            say(f"step {step}/{total}  coverage {metrics['coverage']:.2f}  {pace}", end="")
+            self.printed, left = time.time(), self.args.total_timesteps - step
+            pace = f"{speed:.0f} steps/s  at most {left / speed:.0f} s left"
+            say(f"step {step}/{step + left}  coverage {metrics['coverage']:.2f}  {pace}", end="")
 
     def finish(self, step: int, total_return: float, tasks: list[tuple]) -> dict:
-        """result.json first, atomically, and again when the tasks that may fail have added to it."""
+        """result.json first, atomically, and again when each of the tasks, which may fail, has added to it."""
         args, metrics, seconds = self.args, self.visits.metrics(), time.time() - self.start
         result = {"script": Path(__file__).stem, **self.kind, "env": self.visits.name, "seed": args.seed}
         result |= {"total_timesteps": args.total_timesteps, "steps": step, "episodic_return": total_return}
         result |= {"solved": metrics["solved_step"] is not None, **metrics, "interrupted": self.stopped > 0}
         result |= {"wall_time_s": seconds, "sps": step / seconds, "args": asdict(args)}
-        for task in [(dict,), *tasks]:
+        for task in [(dict,), *tasks]:  # the first adds nothing
             result |= attempt(*task) or {}
             (self.folder / "result.tmp").write_text(json.dumps(result, indent=2) + "\n")
             os.replace(self.folder / "result.tmp", self.folder / "result.json")
@@ -806,22 +778,16 @@ class Run:
         return result
 
 
-def show(run: Run, step: int, dynamics: Dynamics | None) -> list[np.ndarray]:
-    """Pictures of the visits and, once there is a model, of its EIG for TensorBoard."""
-    title = f"{run.visits.name}, {run.label}, seed {run.args.seed}: {step} steps"
-    pictures = {"visits": run.visits.picture(title)}
+def show(run: Run, step: int, dynamics: Dynamics | None) -> None:
+    """The path and, once there is a model, its EIG: as pictures for TensorBoard and, side by side, as summary.png."""
+    pictures = {"visits": run.visits.picture(f"{run.visits.name}, {run.label}, seed {run.args.seed}: {step} steps")}
     if dynamics is not None:
-        x = torch.as_tensor(run.visits.probes(), device=dynamics.seen.device)
-        eig = torch.cat([bonuses(dynamics, *dynamics.predict(part))["eig"] for part in x.split(4096)])
-        pictures["eig_map"] = run.visits.picture("expected information gain", eig.cpu().numpy())
+        mean, var = dynamics.predict(torch.as_tensor(run.visits.probes()))
+        eig = bonuses(dynamics, mean, var)["eig"].cpu().numpy()
+        pictures["eig_map"] = run.visits.picture("expected information gain", eig)
     for name, picture in pictures.items():
         run.writer.add_image(name, picture, step, dataformats="HWC")
-    return list(pictures.values())
-
-
-def summary(run: Run, *inputs) -> None:
-    """The last pictures side by side as summary.png, and the path as path.npy."""
-    Image.fromarray(np.concatenate(show(run, *inputs), 1)).save(run.folder / "summary.png")
+    Image.fromarray(np.concatenate(list(pictures.values()), 1)).save(run.folder / "summary.png")
     np.save(run.folder / "path.npy", np.concatenate(run.visits.path))
 
 
@@ -833,10 +799,9 @@ def evaluate(policy: SAC, args: Args, episodes: int, film: Path | None = None) -
     for episode in range(episodes):
         state, info = env.reset(seed=args.seed + episode)
         while "episode" not in info:  # it is there at the end of one
-            here = torch.as_tensor(state, device=policy.log_temperature.device)
-            action = policy.act(here[None], spread=0.0)[0][0].cpu().numpy()
-            random = args.method == "random"
-            state, _, terminated, _, info = env.step(env.action_space.sample() if random else action)
+            action = policy.act(torch.as_tensor(state)[None], spread=0.0)[0][0].cpu().numpy()
+            action = env.action_space.sample() if args.method == "random" else action
+            state, _, terminated, _, info = env.step(action)
         ends.append((terminated, info["episode"]["r"]))
     env.close()
     return dict(zip(("eval_success", "eval_return"), np.mean(ends, 0).tolist(), strict=True))
@@ -847,50 +812,49 @@ def evaluate(policy: SAC, args: Args, episodes: int, film: Path | None = None) -
 
 def main(args: Args) -> dict:
     check(args)
-    env, visits = make_env(args)
+    if args.cuda:
+        torch.set_default_device("cuda")  # of every tensor that is made from here on
     torch.manual_seed(args.seed)
-    device = torch.device("cuda" if args.cuda else "cpu")
+    env, visits = make_env(args)
     state_dim, action_dim = env.observation_space.shape[0], env.action_space.shape[0]
     in_dim, out_dim = state_dim + action_dim, state_dim + 2
     plans, explores = args.method in ("pts", "pts-be"), args.method in ("be", "pts-be")
 
     # Alg. 1, line 1: policy, model, and D_env as rows of [state, action] and [state change, reward, end]
-    with device:
-        policy = SAC(state_dim, action_dim, args)
-        dynamics = (PriorEnsemble if args.dynamics == "de" else SparseGP)(in_dim, out_dim, args)
-        xs, ys = torch.zeros(args.total_timesteps, in_dim), torch.zeros(args.total_timesteps, out_dim)
+    policy = SAC(state_dim, action_dim, args)
+    dynamics = (PriorEnsemble if args.dynamics == "de" else SparseGP)(in_dim, out_dim, args)
+    xs, ys = torch.zeros(args.total_timesteps, in_dim), torch.zeros(args.total_timesteps, out_dim)
     step = rows = fitted = 0  # steps of the simulator, rows of D_env, rows when the model was last updated
 
-    state, _ = env.reset(seed=args.seed)
-    visits.add(state[None], step)
+    state = torch.as_tensor(env.reset(seed=args.seed)[0])
+    visits.add(state[None].cpu().numpy(), step)
     with Run(args, visits, policy=policy, dynamics=dynamics) as run:
         while step < args.total_timesteps and not run.stopped:  # line 2
             eta = args.eta * args.eta_decay ** (step / 1000) if explores else 0.0
-            here = torch.as_tensor(state, device=device)
             if args.method == "random" or step < args.warmup_steps:  # line 3
-                action = env.action_space.sample()
+                action = torch.as_tensor(env.action_space.sample())
             elif plans and args.lookahead:
-                start = here.expand(args.rollouts, -1)
+                start = state.expand(args.rollouts, -1)
                 _, actions, returns = imagine(policy, dynamics, start, args.lookahead, eta, args, sample=False)
-                action = actions[returns[: args.rollouts].argmax()].cpu().numpy()
+                action = actions[returns[: args.rollouts].argmax()]
             else:
-                action = policy.act(here[None])[0][0].cpu().numpy()
-            next_state, reward, terminated, truncated, info = env.step(action)
-            if not np.isfinite(next_state).all():
+                action = policy.act(state[None])[0][0]
+            after, reward, terminated, truncated, info = env.step(action.cpu().numpy())
+            if not np.isfinite(after).all():
                 raise FloatingPointError(f"the state after step {step} is not finite")
-            xs[rows] = torch.cat([here, torch.as_tensor(action, device=device)])  # line 4
-            moved = change(here, torch.as_tensor(next_state, device=device))
-            ys[rows] = torch.cat([moved, torch.tensor([reward, terminated], device=device)])
-            held = len(info["path"])
-            state, rows, step = next_state, rows + 1, step + held
+            after, held = torch.as_tensor(after), len(info["path"])
+            xs[rows] = torch.cat([state, action])  # line 4
+            ys[rows] = torch.cat([change(state, after), torch.tensor([reward, terminated])])
+            state, rows, step = after, rows + 1, step + held
             visits.add(info["path"], step, terminated)
             run.progress(step)
             if terminated or truncated:
-                run.log(step, charts={f"episodic_{name}": info["episode"][name[0]] for name in ("return", "length")})
+                episode = info["episode"]
+                run.log(step, "charts", {"episodic_return": episode["r"], "episodic_length": episode["l"]})
                 if terminated and args.stop_at_goal:
                     break
-                state, _ = env.reset()
-                visits.add(state[None], step)
+                state = torch.as_tensor(env.reset()[0])
+                visits.add(state[None].cpu().numpy(), step)
             if step % PICTURES < held:
                 attempt(show, run, step, dynamics if fitted else None)
 
@@ -901,26 +865,27 @@ def main(args: Args) -> dict:
             if args.method != "sac" and (not fitted or step % args.model_interval < held):
                 before = bonuses(dynamics, *dynamics.predict(x[fitted:]), y[fitted:])
                 loss = dynamics.fit(x, y, args.model_updates if fitted else 10 * args.model_updates)
-                after = bonuses(dynamics, *dynamics.predict(x[fitted:]))["eig"]
-                measures = {name: value.mean() for name, value in (before | {"eig_after": after}).items()}
-                run.log(step, bonus=measures, losses={"dynamics": loss})
+                learned = bonuses(dynamics, *dynamics.predict(x[fitted:]))["eig"]
+                run.log(
+                    step, "bonus", {name: value.mean() for name, value in (before | {"eig_after": learned}).items()}
+                )
+                run.log(step, "losses", {"dynamics": loss})
                 fitted = rows
             if step % args.policy_interval >= held:  # line 6
                 continue
-            imagined = ()
+            imagined = x[:0, :state_dim], x[:0, state_dim:], y[:0, -2]
             if plans:  # lines 7 to 9
-                replayed = x[torch.randint(rows, (args.rollouts,), device=device), :state_dim]  # (K, S)
-                again = torch.rand(args.rollouts, 1, device=device) < args.replayed_starts
-                start = torch.where(again, replayed, torch.as_tensor(state, device=device))
+                replayed = x[torch.randint(rows, (args.rollouts,)), :state_dim]  # (K, S)
+                start = torch.where(torch.rand(args.rollouts, 1) < args.replayed_starts, replayed, state)
                 imagined = imagine(policy, dynamics, start, args.horizon, eta, args)
             rewards = y[:, -2]
             if eta and (args.real_share or not plans):  # line 9 on real transitions
                 rewards = rewards + eta * bonuses(dynamics, *dynamics.predict(x), y)[args.bonus]
             for batch in batches(policy, x, y, rewards, imagined, args):  # line 10
                 losses = policy.update(*batch)  # line 11
-            run.log(step, losses={name: loss.mean() for name, loss in losses.items()})
+            run.log(step, "losses", losses)
 
-    tasks = [(summary, run, step, dynamics if fitted else None)]
+    tasks = [(show, run, step, dynamics if fitted else None)]
     if args.capture_video:
         tasks.append((evaluate, policy, args, 1, run.folder / "videos"))
     if args.eval_episodes:

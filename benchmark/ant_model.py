@@ -62,19 +62,19 @@ def add_row(path: Path, row: dict) -> None:
 
 def to_world(states: Tensor) -> tuple[Tensor, Tensor]:
     """Positions (N, 2) in m and velocities (N, 3) in m/s, in the frame of the world."""
-    raw = states / ant.UNITS
-    return raw[:, :2], torch.cat([ant.turn(raw[:, ant.SPEED], raw[:, ant.HEADING]), raw[:, 18:19]], -1)
+    raw = states / torch.as_tensor(ant.UNITS)
+    return raw[:, :2], torch.cat([ant.turn(raw[:, ant.SPEED], raw[:, ant.HEADING]), raw[:, 10:11]], -1)
 
 
 VARIANTS = {  # constants of the script and what they are changed to
     "as it is": {},
     "no dropout": {"MODEL_DROPOUT": 0.0},
-    "batches of 64": {"MODEL_BATCH": 64},
-    "networks see place and heading": {"APART": 0},
+    "batches of 256": {"MODEL_BATCH": 256},
+    "networks see place and heading": {"MODEL_FEATURES": 64, "BODY": 0},
     "as in the point mazes": {
-        "APART": 0,
+        "MODEL_FEATURES": 64,
+        "BODY": 0,
         "MODEL_WIDTH": 64,
-        "MODEL_BATCH": 64,
         "MODEL_LR": 4e-3,
         "MODEL_DROPOUT": 0.0,
     },

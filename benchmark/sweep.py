@@ -86,11 +86,10 @@ MAZE_ABLATIONS = {  # PTS-BE without one of its parts; the control without the b
     "no-survival": "--no-survival",
     "no-prior": "--prior-size 0",
     "no-random-actions": "--random-actions 0",
-    "no-replayed-starts": "--replayed-starts 0",
     "no-noise-floor": "--eig-noise 0",
-    # Algorithm 1 as it is printed: all trajectories from the present state, nothing of the above
+    # Algorithm 1 as it is printed: nothing of the above
     "algorithm-1": "--rollouts 16 --horizon 64 --lookahead 0 --no-survival --prior-size 0 --random-actions 0"
-    " --replayed-starts 0 --eig-noise 0",
+    " --eig-noise 0",
 }
 
 ANTMAZE = {  # each as it is tuned; coin flips are the warm-up of all

@@ -35,7 +35,7 @@ SCRIPTS = {
     ptsbe_sac_maze: {**TINY, "stop_at_goal": False},
     ptsbe_sac_antmaze: {**TINY, "stop_at_goal": False, "rollouts": 10, "horizon": 3, "lookahead": 2},
 }
-BUDGET = {"ptsbe_sac_maze": 615, "ptsbe_sac_antmaze": 655}  # code lines
+BUDGET = {"ptsbe_sac_maze": 590, "ptsbe_sac_antmaze": 630}  # code lines
 TIMES = {"wall_time_s", "sps"}  # what differs between two runs with the same seed
 
 every_script = pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
@@ -185,8 +185,9 @@ def test_help_shows_what_a_method_runs_with(script):
 def test_every_number_has_its_range_and_what_lies_outside_is_refused(in_tmp, capsys, script):
     ranges = {name: bounds for bounds, names in script.RANGES.items() for name in names.split()}
     numbers = {field.name for field in dataclasses.fields(script.Args) if field.type in (int, float)}
-    assert set(ranges) == numbers
-    for name, (low, high) in ranges.items():
+    assert set(ranges) <= numbers
+    for name in numbers:
+        low, high = ranges.get(name, (1, math.inf))
         for value in [low - 1, math.nan, math.inf] + [high + 1] * (high < math.inf):
             error = refused(capsys, lambda name=name, value=value: script.main(short(script, **{name: value})))
             assert f"--{name.replace('_', '-')} is {value}" in error
@@ -199,15 +200,12 @@ def test_every_number_has_its_range_and_what_lies_outside_is_refused(in_tmp, cap
     [
         ({"method": "pts-be", "bonus": "error"}, "needs the real next state"),
         ({"cuda": True}, "PyTorch sees no GPU"),
-        ({"track": True}, "pip install wandb"),
-        ({"capture_video": True}, "pip install moviepy"),
         ({"run_name": "../elsewhere"}, "not in runs/"),
         ({"run_name": "/tmp/elsewhere"}, "not in runs/"),
         ({"run_name": "."}, "not in runs/"),
     ],
 )
 def test_bad_input_gets_one_line_and_status_2_and_writes_nothing(in_tmp, capsys, monkeypatch, script, flags, message):
-    monkeypatch.setattr(script, "find_spec", lambda _: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert message in refused(capsys, lambda: script.main(short(script, **flags)))
     assert not list(in_tmp.iterdir())
@@ -223,7 +221,6 @@ def test_a_wrong_choice_gets_the_right_ones(in_tmp, script):
 def test_wandb_gets_project_entity_and_name(in_tmp, monkeypatch, script):
     calls = []
     monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **settings: calls.append(settings)))
-    monkeypatch.setattr(script, "find_spec", lambda _: True)
     script.main(short(script, method="random", track=True, wandb_project_name="mine", wandb_entity="team"))
     assert calls[0]["project"] == "mine" and calls[0]["entity"] == "team" and calls[0]["name"] == "test"
     assert calls[0]["config"]["method"] == "random" and calls[0]["sync_tensorboard"]
@@ -243,7 +240,6 @@ def test_a_picture_or_a_video_that_fails_is_a_warning_and_the_run_counts(in_tmp,
     monkeypatch.setattr(script.Run, "finish", lambda self, *inputs: ended.append(1) or finish(self, *inputs))
     monkeypatch.setattr(script.Visits, "picture", broken)
     monkeypatch.setattr(script.gym.wrappers, "RecordVideo", broken)
-    monkeypatch.setattr(script, "find_spec", lambda _: True)
     result = script.main(short(script, capture_video=True, total_timesteps=500))
     assert json.loads(Path("runs/test/result.json").read_text()) == result and taken(result, 500)
     lines = capsys.readouterr().out.splitlines()
