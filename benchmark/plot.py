@@ -249,7 +249,6 @@ MAZE_ABLATIONS = {  # the first two are rows of the sweep `maze`
     "no-survival": "no survival, exp(-EIG)",
     "no-lookahead": "no look-ahead",
     "no-random-actions": "no random imagined actions",
-    "no-replayed-starts": "all trajectories from the present state",
     "no-noise-floor": "no floor of the noise in EIG",
     "algorithm-1": "Algorithm 1 as printed, K = 16, J = 64, without all of the above but the bonus",
 }

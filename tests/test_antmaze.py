@@ -172,6 +172,17 @@ def test_eig_counts_the_displacement_alone():
     assert (ensemble.draws[..., :2] != 0).all() and (ensemble.draws[..., 2:] == 0).all()
 
 
+def test_the_reward_of_a_place_is_learned_though_networks_do_not_see_it():
+    torch.manual_seed(0)
+    x = torch.randn(1200, 38)
+    x[:, :2] *= 2
+    y = torch.cat([0.1 * torch.randn(1200, 30), (-x[:, :2].norm(dim=-1, keepdim=True)).exp(), torch.zeros(1200, 1)], -1)
+    ensemble = ant.PriorEnsemble(38, 32, ant.Args())
+    ensemble.fit(x[:1000], y[:1000], 200)
+    predicted, true = ensemble.predict(x[1000:])[0].mean(0)[:, -2], y[1000:, -2]
+    assert (predicted - true).square().mean() < 0.2 * true.var()
+
+
 # --------------------------------------------------------------------------------------------------------- benchmark
 
 

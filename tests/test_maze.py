@@ -247,6 +247,21 @@ def test_members_disagree_by_their_priors_but_not_on_reward_and_end():
         assert (spread[:4] > 1).all() == expected and (spread[4:] < 1).all()
 
 
+def test_visits_leave_of_a_prior_what_a_linear_solve_does_and_its_mean_over_members_is_0():
+    """A place that was visited n times keeps the share r / (r + n |f|^2) of its prior, with f its features."""
+    ensemble, (x, y) = model(), free_motion(1)
+    features = ensemble.place(x[None])[0]  # (1, F)
+    before = features @ ensemble.draws  # (M, 1, D)
+    assert before[..., :4].std(0).min() > 0.5
+    for count in (1, 100):
+        ensemble.fit(x.expand(count, -1), y.expand(count, -1), 1)
+        ridge = ensemble.PLACE_NOISE * ensemble.PLACE_FEATURES
+        share = ridge / (ridge + count * features.square().sum())
+        after = ensemble.place(x[None]) @ ensemble.weights
+        torch.testing.assert_close(after[..., :4], share * before[..., :4], atol=1e-4, rtol=1e-3)
+        assert (ensemble.place(torch.randn(1, 50, 6)) @ ensemble.weights).mean(0)[:, :4].abs().max() < 1e-4
+
+
 def test_a_wall_is_learned_from_rare_contacts():
     """A ball in x stops at 0.5; one transition of twenty touches the wall. The likelihood alone calls that noise."""
     torch.manual_seed(2)
