@@ -64,7 +64,7 @@ class Args:
     policy_interval: int = 30  # steps between two updates of the policy, t_policy
     model_interval: int = 99  # steps between two updates of the dynamics model, t_model
     rollouts: int = 100  # imagined trajectories of a planning, K
-    horizon: int = 8  # actions in an imagined trajectory, J
+    horizon: int = 16  # actions in an imagined trajectory, J
     replayed_starts: float = 0.9  # share of trajectories that start in visited states, the rest in the present one
     random_actions: float = 0.7  # share of imagined actions that are random: else critics see the policy's alone
     survival: bool = True  # imagined futures count exp(-EIG): what was learned cannot be learned again further on
@@ -72,7 +72,7 @@ class Args:
     lookahead: int = 4  # act with the first of so many imagined actions, of the best of K trajectories; 0: policy
     policy_updates: int = 24  # gradient steps on the policy in an update, G
     model_updates: int = 40  # gradient steps on the dynamics model in an update, ten times as many in the first
-    eta: float = 1.0  # weight of the bonus, eta: a constant, so that the bonus fades as the model learns
+    eta: float = 10.0  # weight of the bonus, eta: a constant, so that the bonus fades as the model learns
     eta_decay: float = 1.0  # eta_t = eta * eta_decay ** (t / 1000)
     # dynamics model
     ensemble_size: int = 3  # networks in the deep ensemble, M
@@ -82,13 +82,13 @@ class Args:
     eig_noise: float = 3.5  # noise that EIG assumes at least, in the same units: small disagreements count little
     # SAC
     policy_lr: float = 1e-3  # learning rate of actor, critics and temperature
-    gamma: float = 0.98  # discount factor of an action
+    gamma: float = 0.995  # discount factor of an action
     temperature: float = 0.0002  # weight of the policy's entropy, alpha; 0: tuned as Haarnoja et al. do
 
 
 TUNED = {  # what a method or a model runs with where no flag says otherwise
-    "sac": {"temperature": 0.0, "policy_lr": 1e-3},
-    "be": {"eig_noise": 1.0, "eta": 5.0, "temperature": 0.02},
+    "sac": {"temperature": 0.0, "gamma": 0.98},
+    "be": {"eig_noise": 1.0, "eta": 5.0, "temperature": 0.02, "gamma": 0.98},
     # a GP's prior is as large as the targets, not prior_size times as large; its updates are of all the data
     "gp": {"eig_noise": 1.2, "model_updates": 5},
     "dk": {"eig_noise": 1.2, "model_updates": 5},
