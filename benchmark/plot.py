@@ -506,6 +506,9 @@ def ant_model(results: Path) -> list[str]:
 
 def antmaze(args: Args) -> None:
     results, curves = (read_rows(args.results / f"antmaze{end}.csv") for end in ("", "_curves"))
+    if (args.results / "antmaze_models.csv").exists():
+        results |= read_rows(args.results / "antmaze_models.csv")
+        curves |= read_rows(args.results / "antmaze_models_curves.csv")
     figure, axes = plt.subplots(2, 2, figsize=(11, 8), layout="constrained")
     lines, text = {}, []
     for row, (key, title) in zip(axes, ANTMAZES.items(), strict=True):
