@@ -362,10 +362,11 @@ class BatchedMLP(nn.Module):
         for fan_in, fan_out in pairwise(sizes):
             for rows in (fan_in, 1):
                 self.layers.append((2 * torch.rand(networks, rows, fan_out) - 1) / math.sqrt(fan_in))
+        self.walk = tuple(self.layers)  # a ParameterList is slow to walk
 
     def forward(self, x: Tensor, frozen: bool = False, dropout: float = 0.0) -> Tensor:
         """(M, N, in) -> (M, N, out); frozen weights get no gradients, dropout is the share of hidden units left out."""
-        layers = [layer.detach() if frozen else layer for layer in self.layers]
+        layers = [layer.detach() for layer in self.walk] if frozen else self.walk
         for weight, bias in zip(layers[:-2:2], layers[1:-2:2], strict=True):
             x = F.silu(torch.baddbmm(bias, x, weight))  # (M, N, width)
             x = F.dropout(x, dropout) if dropout else x
@@ -661,8 +662,9 @@ def batches(policy: SAC, x: Tensor, y: Tensor, rewards: Tensor, imagined: tuple[
     for _ in range(args.policy_updates):
         i = torch.randint(len(x), (real,))
         j = torch.randint(max(1, len(imagined[0])), (POLICY_BATCH - real,))
-        states, actions, ends = x[i, :state_dim], x[i, state_dim:], y[i, -1]
-        returns = rewards[i] + args.gamma * (1 - ends) * policy.value(valid(states, y[i, :state_dim]))
+        states, actions, returns = x[i, :state_dim], x[i, state_dim:], rewards[i]
+        if real:
+            returns = returns + args.gamma * (1 - y[i, -1]) * policy.value(valid(states, y[i, :state_dim]))
         yield [torch.cat([a, b[j]]) for a, b in zip((states, actions, returns), imagined, strict=True)]
 
 
