@@ -234,6 +234,7 @@ class Visits:
         """States (n, S) that were visited up to a step; the map's centre is the origin, y points upwards."""
         path = states[:, :2] / (SQUARE, -SQUARE) + self.size / 2
         self.path.append(path)
+        self.step = step
         self.visited[tuple(path.astype(int).T[::-1])] = True
         distance = CELL / PARTS * np.linalg.norm(path - self.goal, axis=-1).min()
         self.min_distance = min(self.min_distance, float(distance))
@@ -270,7 +271,7 @@ class Visits:
         for name, place, colour in (("start", self.start, "black"), ("goal", self.goal, (20, 150, 70))):
             draw.circle(corner + zoom * place, RADIUS * PARTS / CELL * zoom, outline=colour, width=4)
             draw.text(corner + zoom * place, name, colour, anchor="mm")
-        left, right = ("step 0", f"step {len(path) - 1}") if eig is None else ("0", f"{eig.max():.2g} nats")
+        left, right = ("step 0", f"step {self.step}") if eig is None else ("0", f"{eig.max():.2g} nats")
         for place, text, anchor in (((20, 14), title, "la"), ((20, 690), left, "la"), ((620, 690), right, "ra")):
             draw.text(place, text, "black", anchor=anchor)
         return np.asarray(image)
