@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -104,7 +104,6 @@ RANGES = {  # least and largest value of a flag; of all other numbers 1 and infi
     (0, math.inf): "seed eval_episodes lookahead eta eta_decay prior_size eig_noise policy_lr temperature",
     (0, 1): "replayed_starts random_actions real_share gamma",
     (1, 4): "position_dims",
-    (1, 6): "eig_outputs",
 }
 
 PICTURES = 500  # steps between two pictures for TensorBoard
@@ -138,10 +137,8 @@ def parse_map(text: str) -> np.ndarray:
         for j, cell in enumerate(row, 1):
             border = i in (1, len(rows)) or j in (1, len(row))
             if cell not in ("#" if border else "#.rg"):
-                reason = (
-                    "at the border, which must be walls, #" if border else "is none of # wall, . free, r start, g goal"
-                )
-                raise ValueError(f"row {i}, column {j}: {cell!r} {reason}")
+                allowed = "the border must be walls, #" if border else "not one of # wall, . free, r start, g goal"
+                raise ValueError(f"row {i}, column {j} is {cell!r}: {allowed}")
     cells = np.array([list(row) for row in rows])
     for mark, name in (("r", "start"), ("g", "goal")):
         at = (np.argwhere(cells == mark) + 1).tolist()
@@ -253,26 +250,24 @@ class Visits:
     def picture(self, title: str, eig: np.ndarray | None = None) -> np.ndarray:
         """The EIG of the probes (P,) as a map or, without it, the path, above a scale: (height, width, 3)."""
         path, zoom = np.concatenate(self.path), 600 / self.size.max()  # pixels of a square
-        low, high = (self.EARLY, self.LATE) if eig is None else (self.FLOOR, self.HOT)
+        low, high, ends = self.EARLY, self.LATE, ("step 0", f"step {self.step}")
         colours = np.where(self.free[..., None], self.FLOOR, self.WALL)
         if eig is not None:
+            path, low, high, ends = path[:0], self.FLOOR, self.HOT, ("0", f"{eig.max():.2g} nats")
             colours[self.free] = low + eig[:, None] / max(eig.max(), 1e-12) * (high - low)
-        scale = low + np.linspace(0, 1, 600)[None, :, None] * (high - low)  # (1, 600, 3)
-        image, corner = Image.new("RGB", (640, 730), "white"), (20, 50)
-        for part, place, size in ((colours, corner, self.size * zoom), (scale, (20, 660), (600, 20))):
-            part = Image.fromarray(part.astype(np.uint8)).resize(np.ceil(size).astype(int).tolist(), Image.NEAREST)
-            image.paste(part, place)
-        draw, points = ImageDraw.Draw(image), corner + zoom * path
+        rows, columns = ((np.arange(zoom * squares) / zoom).astype(int) for squares in self.free.shape)  # of pixels
+        image = np.full((730, 640, 3), 255, np.uint8)
+        image[50 : 50 + len(rows), 20 : 20 + len(columns)] = colours[np.ix_(rows, columns)]
+        image[660:680, 20:620] = np.linspace(low, high, 600)
+        image = Image.fromarray(image)
+        draw = ImageDraw.Draw(image)
         draw.font = ImageFont.load_default(22)
-        for i in range(len(path) - 1 if eig is None else 0):
-            if np.abs(path[i + 1] - path[i]).max() < PARTS / 2:  # not from the end of an episode to the start
-                colour = tuple((low + i / len(path) * (high - low)).astype(int))
-                draw.line([*points[i], *points[i + 1]], colour, width=max(2, int(zoom / 8)))
+        for place, colour in zip(path, np.linspace(low, high, len(path)).astype(int), strict=True):
+            draw.circle((20, 50) + zoom * place, max(2, zoom / 12), tuple(colour))
         for name, place, colour in (("start", self.start, "black"), ("goal", self.goal, (20, 150, 70))):
-            draw.circle(corner + zoom * place, RADIUS * PARTS / CELL * zoom, outline=colour, width=4)
-            draw.text(corner + zoom * place, name, colour, anchor="mm")
-        left, right = ("step 0", f"step {self.step}") if eig is None else ("0", f"{eig.max():.2g} nats")
-        for place, text, anchor in (((20, 14), title, "la"), ((20, 690), left, "la"), ((620, 690), right, "ra")):
+            draw.circle((20, 50) + zoom * place, RADIUS * PARTS / CELL * zoom, outline=colour, width=4)
+            draw.text((20, 50) + zoom * place, name, colour, anchor="mm")
+        for place, text, anchor in (((20, 14), title, "la"), ((20, 690), ends[0], "la"), ((620, 690), ends[1], "ra")):
             draw.text(place, text, "black", anchor=anchor)
         return np.asarray(image)
 
@@ -541,8 +536,7 @@ class SAC(nn.Module):
         with torch.no_grad():
             for target, parameter in zip(self.targets.parameters(), self.critics.parameters(), strict=True):
                 target.lerp_(parameter, self.TAU)
-        losses = {"critic": critic_loss, "actor": actor_loss, "entropy": -log_prob.mean(), "value": value.mean()}
-        return {name: loss.detach() for name, loss in losses.items()}
+        return {"critic": critic_loss, "actor": actor_loss, "entropy": -log_prob, "value": value}
 
 
 # ------------------------------------------------------------------------------------------------------ imagination
@@ -586,16 +580,15 @@ def imagine(policy: SAC, dynamics: Dynamics, start: Tensor, horizon: int, eta: f
     return states, actions, returns.flatten()
 
 
-def batches(policy: SAC, x: Tensor, y: Tensor, rewards: Tensor, imagined: tuple[Tensor, ...], args: Args) -> Iterator:
-    """G batches of states, actions and returns: of real transitions, one-step returns, and of the imagined ones."""
+def draw(policy: SAC, x: Tensor, y: Tensor, rewards: Tensor, imagined: tuple[Tensor, ...], args: Args) -> list[Tensor]:
+    """A batch of states, actions and returns: of imagined transitions and of real ones, with one-step returns."""
     state_dim, real = y.shape[1] - 2, round(args.real_share * POLICY_BATCH) if len(imagined[0]) else POLICY_BATCH
-    for _ in range(args.policy_updates):
-        i = torch.randint(len(x), (real,))
-        j = torch.randint(max(1, len(imagined[0])), (POLICY_BATCH - real,))
-        states, actions, returns = x[i, :state_dim], x[i, state_dim:], rewards[i]
-        if real:
-            returns = returns + args.gamma * (1 - y[i, -1]) * policy.value(valid(states, y[i, :state_dim]))
-        yield [torch.cat([a, b[j]]) for a, b in zip((states, actions, returns), imagined, strict=True)]
+    i = torch.randint(len(x), (real,))
+    j = torch.randint(max(1, len(imagined[0])), (POLICY_BATCH - real,))
+    states, actions, returns = x[i, :state_dim], x[i, state_dim:], rewards[i]
+    if real:
+        returns = returns + args.gamma * (1 - y[i, -1]) * policy.value(valid(states, y[i, :state_dim]))
+    return [torch.cat([a, b[j]]) for a, b in zip((states, actions, returns), imagined, strict=True)]
 
 
 # ------------------------------------------------------------------------------------------------- input and output
@@ -639,7 +632,7 @@ class Run:
     """The folder of a run: what is logged and left there, and an ending that loses nothing."""
 
     def __init__(self, args: Args, visits: Visits, **models: nn.Module):
-        self.args, self.visits, self.models = args, visits, models
+        self.args, self.visits, self.models, self.start, self.stopped = args, visits, models, time.time(), 0
         self.kind = {"method": args.method, "bonus": args.bonus if args.method in ("be", "pts-be") else None}
         self.kind["dynamics"] = args.dynamics if args.method in ("be", "pts", "pts-be") else None
         self.label = "-".join(filter(None, self.kind.values()))
@@ -655,7 +648,6 @@ class Run:
         self.writer = SummaryWriter(self.folder)
         table = "".join(f"|{flag}|{value}|\n" for flag, value in asdict(args).items())
         self.writer.add_text("hyperparameters", f"|param|value|\n|-|-|\n{table}")
-        self.start, self.printed, self.stopped = time.time(), 0.0, 0
 
     def __enter__(self) -> "Run":
         """From here on Ctrl-C and SIGTERM ask the loop to end."""
@@ -675,21 +667,22 @@ class Run:
             print(f"error: {error}; what was learned is in {path}", file=sys.stderr)
             raise SystemExit(1)
 
-    def log(self, step: int, group: str, scalars: dict[str, float | Tensor]) -> None:
-        """Scalars as group/name; one that is not finite ends the run."""
-        for name, value in scalars.items():
-            if not math.isfinite(value):
-                raise FloatingPointError(f"{group}/{name} is {float(value)} at step {step}")
-            self.writer.add_scalar(f"{group}/{name}", value, step)
+    def log(self, step: int, group: str, values: dict[str, float | Tensor]) -> None:
+        """Means of values as group/name; one that is not finite ends the run."""
+        for name, value in values.items():
+            mean = torch.as_tensor(value).float().mean().item()
+            if not math.isfinite(mean):
+                raise FloatingPointError(f"{group}/{name} is {mean} at step {step}")
+            self.writer.add_scalar(f"{group}/{name}", mean, step)
 
     def progress(self, step: int) -> None:
         """Log the measures of the visits and, on a terminal, rewrite the line that tells how far the run is."""
         metrics, speed = self.visits.metrics(), step / (time.time() - self.start)
         self.log(step, "charts", {"SPS": speed} | {name: v for name, v in metrics.items() if isinstance(v, float)})
-        if os.isatty(1) and time.time() > self.printed + 0.2:
-            self.printed, left = time.time(), self.args.total_timesteps - step
-            pace = f"{speed:.0f} steps/s  at most {left / speed:.0f} s left"
-            say(f"step {step}/{step + left}  coverage {metrics['coverage']:.2f}  {pace}", end="")
+        if os.isatty(1):
+            total, pace = self.args.total_timesteps, f"{speed:.0f} steps/s"
+            left = f"at most {(total - step) / speed:.0f} s left"
+            say(f"step {step}/{total}  coverage {metrics['coverage']:.2f}  {pace}  {left}", end="")
 
     def finish(self, step: int, total_return: float, tasks: list[tuple]) -> dict:
         """result.json first, atomically, and again when each of the tasks, which may fail, has added to it."""
@@ -798,9 +791,7 @@ def main(args: Args) -> dict:
                 before = bonuses(dynamics, *dynamics.predict(x[fitted:]), y[fitted:])
                 loss = dynamics.fit(x, y, args.model_updates if fitted else 10 * args.model_updates)
                 learned = bonuses(dynamics, *dynamics.predict(x[fitted:]))["eig"]
-                run.log(
-                    step, "bonus", {name: value.mean() for name, value in (before | {"eig_after": learned}).items()}
-                )
+                run.log(step, "bonus", before | {"eig_after": learned})
                 run.log(step, "losses", {"dynamics": loss})
                 fitted = rows
             if step % args.policy_interval >= held:  # line 6
@@ -813,15 +804,13 @@ def main(args: Args) -> dict:
             rewards = y[:, -2]
             if eta and (args.real_share or not plans):  # line 9 on real transitions
                 rewards = rewards + eta * bonuses(dynamics, *dynamics.predict(x), y)[args.bonus]
-            for batch in batches(policy, x, y, rewards, imagined, args):  # line 10
-                losses = policy.update(*batch)  # line 11
+            for _ in range(args.policy_updates):  # lines 10 and 11
+                losses = policy.update(*draw(policy, x, y, rewards, imagined, args))
             run.log(step, "losses", losses)
 
     tasks = [(show, run, step, dynamics if fitted else None)]
-    if args.capture_video:
-        tasks.append((evaluate, policy, args, 1, run.folder / "videos"))
-    if args.eval_episodes:
-        tasks.append((evaluate, policy, args, args.eval_episodes))
+    tasks += [(evaluate, policy, args, 1, run.folder / "videos")] if args.capture_video else []
+    tasks += [(evaluate, policy, args, args.eval_episodes)] if args.eval_episodes else []
     return run.finish(step, ys[:rows, -2].sum().item(), tasks)
 
 

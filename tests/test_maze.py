@@ -42,10 +42,10 @@ BAD_MAPS = {
     "no goal": ("####\n#r.#\n####", "0 cells are marked as goal, g"),
     "goal walled in": ("#####\n#r#g#\n#####", "walls part the goal in row 2, column 4 from the start"),
     "only a corner between": ("####\n#r##\n##g#\n####", "walls part the goal in row 3, column 3"),
-    "unknown character": ("#####\n#rXg#\n#####", "row 2, column 3: 'X' is none of"),
-    "open border, left": ("#####\n.r.g#\n#####", "row 2, column 1: '.' at the border"),
-    "open border, bottom": ("#####\n#r.g#\n##.##", "row 3, column 3: '.' at the border"),
-    "start at the border": ("#r###\n#..g#\n#####", "row 1, column 2: 'r' at the border"),
+    "unknown character": ("#####\n#rXg#\n#####", "row 2, column 3 is 'X': not one of"),
+    "open border, left": ("#####\n.r.g#\n#####", "row 2, column 1 is '.': the border must be walls"),
+    "open border, bottom": ("#####\n#r.g#\n##.##", "row 3, column 3 is '.': the border must be walls"),
+    "start at the border": ("#r###\n#..g#\n#####", "row 1, column 2 is 'r': the border must be walls"),
 }
 
 
@@ -406,9 +406,9 @@ def test_value_and_losses_are_those_of_the_equations():
     torch.testing.assert_close(policy.value(states), value)
     torch.manual_seed(5)
     losses = policy.update(states, actions, returns)
-    assert float(losses["critic"]) == pytest.approx(float(critic_loss), rel=1e-4)
-    assert float(losses["actor"]) == pytest.approx(float(actor_loss), rel=1e-4)
-    assert float(losses["entropy"].mean()) == pytest.approx(float(-log_prob.mean()), rel=1e-4)
+    assert losses["critic"].item() == pytest.approx(float(critic_loss), rel=1e-4)
+    assert losses["actor"].item() == pytest.approx(float(actor_loss), rel=1e-4)
+    assert losses["entropy"].mean().item() == pytest.approx(float(-log_prob.mean()), rel=1e-4)
 
 
 def test_critics_learn_the_value_of_a_reward_for_ever():
@@ -528,7 +528,7 @@ def test_a_share_of_the_imagined_actions_is_random():
     assert (actions.abs() <= 1).all() and actions[~own].std() == pytest.approx(1 / math.sqrt(3), abs=0.05)
 
 
-def test_batches_mix_real_and_imagined_transitions():
+def test_a_batch_mixes_real_and_imagined_transitions():
     x, y = torch.randn(50, 6), torch.zeros(50, 6)
     y[:25, -1] = 1  # an end
     args = mz.Args(real_share=0.25, gamma=0.5)
@@ -536,8 +536,7 @@ def test_batches_mix_real_and_imagined_transitions():
     policy.value = lambda state: torch.full((len(state),), 8.0)
     made = torch.zeros(30, 4), torch.zeros(30, 2), torch.full((30,), 7.0)
     for imagined, count in ((made, 192), ([part[:0] for part in made], 0)):
-        found = list(mz.batches(policy, x, y, torch.ones(50), imagined, args))
-        assert len(found) == args.policy_updates
+        found = [mz.draw(policy, x, y, torch.ones(50), imagined, args) for _ in range(20)]
         states, actions, returns = (torch.cat(column) for column in zip(*found, strict=True))
         assert len(returns) == 256 * len(found)
         assert (returns == 7.0).sum() == count * len(found)
@@ -680,7 +679,7 @@ def test_picture_shows_walls_floor_start_goal_and_path():
     assert at(-2, 2) == at(-1, 0) == visits.WALL.tolist()
     assert at(1, 0) == at(0, -1) == visits.FLOOR.tolist()
     assert np.abs(np.subtract(at(0.98, 0.8), visits.LATE)).max() < 9  # the last colour at the end
-    assert np.abs(np.subtract(at(-0.5, 0.8), visits.EARLY)).max() < 60
+    assert np.abs(np.subtract(at(-0.5, 0.8), visits.EARLY)).max() < 70
     assert (picture[:50] < 100).any() and (picture[-40:] < 100).any()  # title and scale have words
 
 
