@@ -109,6 +109,7 @@ RANGES = {  # least and largest value of a flag; of all other numbers 1 and infi
     (1, 30): "position_dims",
 }
 
+LENGTH_SCALES = 0.7, 1.5  # how sharply the dynamics may change; how far from visited places members disagree
 PICTURES = 500  # steps between two pictures for TensorBoard
 MODEL_WIDTH, MODEL_BATCH, MODEL_LR, MODEL_DROPOUT = 256, 64, 3e-3, 0.2  # networks of the ensemble and their training
 MODEL_FEATURES, BODY = 0, 4  # features of the place that they see; the first variable of the observation that they see
@@ -378,6 +379,7 @@ class FourierFeatures(nn.Module):
 
     def __init__(self, networks: int, dims: int, features: int, length_scale: float):
         super().__init__()
+        length_scale = length_scale * math.sqrt(dims / 2)  # distances grow with the number of variables
         self.register_buffer("frequencies", torch.randn(networks, dims, features) / length_scale)
         self.register_buffer("phases", 2 * math.pi * torch.rand(networks, 1, features))
 
@@ -397,16 +399,16 @@ class PriorEnsemble(nn.Module):
     """
 
     PLACE_FEATURES, PLACE_NOISE = 128, 0.3  # variance of what is not the place's, over that of the prior
-    LENGTH_SCALES = 0.7, 1.5  # how sharply the dynamics may change; how far from visited places members disagree
     MIN_LOG_VAR, MAX_LOG_VAR = -6.0, 2.0  # of the standardised targets
 
     def __init__(self, in_dim: int, out_dim: int, args: Args):
         super().__init__()
         self.members, self.min_eig_var, self.eig_outputs = args.ensemble_size, args.eig_noise**2, args.eig_outputs
-        self.features = FourierFeatures(self.members, args.position_dims, MODEL_FEATURES, self.LENGTH_SCALES[0])
+        dims = args.position_dims or out_dim - 2
+        self.features = FourierFeatures(self.members, dims, MODEL_FEATURES, LENGTH_SCALES[0])
         sizes = (MODEL_FEATURES + in_dim - BODY, MODEL_WIDTH, MODEL_WIDTH, 2 * out_dim)
         self.networks = BatchedMLP(self.members, sizes)
-        self.place = FourierFeatures(1, args.position_dims, self.PLACE_FEATURES, self.LENGTH_SCALES[1])
+        self.place = FourierFeatures(1, dims, self.PLACE_FEATURES, LENGTH_SCALES[1])
         draws = torch.randn(self.members, self.PLACE_FEATURES, out_dim) / math.sqrt(self.PLACE_FEATURES)
         draws[..., min(args.eig_outputs, out_dim - 2) :] = 0  # none on reward and end, nor on what EIG does not count
         self.register_buffer("draws", args.prior_size * (draws - draws.mean(0)))  # (M, F, D)
@@ -552,7 +554,7 @@ class SAC(nn.Module):
     def __init__(self, state_dim: int, action_dim: int, args: Args):
         super().__init__()
         self.tuned, self.target_entropy = args.temperature == 0, -action_dim * (1 + math.log(2))  # over the uniform's
-        self.features = FourierFeatures(1, args.position_dims, self.FEATURES, self.LENGTH_SCALE)
+        self.features = FourierFeatures(1, args.position_dims or state_dim, self.FEATURES, self.LENGTH_SCALE)
         self.actor = BatchedMLP(1, (self.FEATURES + state_dim, POLICY_WIDTH, POLICY_WIDTH, 2 * action_dim))
         self.valued = self.FEATURES + CRITIC_SEES.get(args.method, state_dim)  # leading part of a code for the critics
         sizes = (self.valued + action_dim, POLICY_WIDTH, POLICY_WIDTH, 1)
@@ -637,7 +639,7 @@ def imagine(policy: SAC, dynamics: Dynamics, start: Tensor, horizon: int, eta: f
         steps.append((state, action, log_prob[:, None], y, mean, var))
         state = valid(state, y[:, :-2])
     states, actions, log_probs, y, mean, var = (torch.cat(column, -2) for column in zip(*steps, strict=True))
-    rewards, survival = y[:, -2], 1 - y[:, -1]  # (J * K,)
+    rewards, survival = y[:, -2] / dynamics.seen[:, -2].abs().max().clamp_min(1), 1 - y[:, -1]  # (J * K,)
     if eta:  # r = r^e + eta r^i
         found = bonuses(dynamics, mean, var)
         rewards = rewards + eta * found[args.bonus]
@@ -872,7 +874,7 @@ def main(args: Args) -> dict:
                 replayed = x[torch.randint(rows, (args.rollouts,)), :state_dim]  # (K, S)
                 start = torch.where(torch.rand(args.rollouts, 1) < args.replayed_starts, replayed, state)
                 imagined = imagine(policy, dynamics, start, args.horizon, eta, args)
-            rewards = y[:, -2]
+            rewards = y[:, -2] / y[:, -2].abs().max().clamp_min(1)  # in units of the largest so far, or 1
             if eta and (args.real_share or not plans):  # line 9 on real transitions
                 rewards = rewards + eta * bonuses(dynamics, *dynamics.predict(x), y)[args.bonus]
             for _ in range(args.policy_updates):  # lines 10 and 11

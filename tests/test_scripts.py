@@ -28,14 +28,16 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import gp_models
 import ptsbe_sac_antmaze
+import ptsbe_sac_continuous_action
 import ptsbe_sac_maze
 
 TINY = {"total_timesteps": 160, "warmup_steps": 60, "policy_updates": 2, "model_updates": 2}
 SCRIPTS = {
     ptsbe_sac_maze: {**TINY, "stop_at_goal": False},
     ptsbe_sac_antmaze: {**TINY, "stop_at_goal": False, "rollouts": 10, "horizon": 3, "lookahead": 2},
+    ptsbe_sac_continuous_action: {**TINY, "policy_interval": 40, "model_interval": 40, "lookahead": 2},
 }
-BUDGET = {"ptsbe_sac_maze": 580, "ptsbe_sac_antmaze": 620}  # code lines
+BUDGET = {"ptsbe_sac_maze": 580, "ptsbe_sac_antmaze": 620, "ptsbe_sac_continuous_action": 565}  # code lines
 TIMES = {"wall_time_s", "sps"}  # what differs between two runs with the same seed
 
 every_script = pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
@@ -149,7 +151,8 @@ def test_saved_model_loads_without_trust_and_acts_as_before(in_tmp, script):
 @every_script
 def test_evaluation_takes_whole_episodes_without_learning(in_tmp, script):
     plain = script.main(short(script, run_name="plain"))
-    result = script.main(short(script, eval_episodes=2, reset_interval=150))
+    changes = {"reset_interval": 150} if hasattr(script.Args, "reset_interval") else {}
+    result = script.main(short(script, eval_episodes=2, **changes))
     assert 0 <= result["eval_success"] <= 1 and math.isfinite(result["eval_return"])
     assert "eval_success" not in plain and json.loads(Path("runs/test/result.json").read_text()) == result
 
