@@ -99,6 +99,13 @@ ANTMAZE = {  # each as it is tuned; coin flips are the warm-up of all
 }
 ANTMAZES = {"small-open": 10_000, "large-open": 20_000}  # and the steps of a run, which does not stop at the goal
 
+CONTINUOUS = {  # tasks that pay only where they are solved, and one that pays everywhere
+    "mountain-car": "MountainCarContinuous-v0",
+    "sparse-pendulum": "benchmark.sparse_envs:SparsePendulum-v0",
+    "sparse-reacher": "benchmark.sparse_envs:SparseReacher-v0",
+}
+PENDULUM = {f"{method}/pendulum": f"--method {method} --env-id Pendulum-v1" for method in ("sac", "pts-be")}
+
 
 def maze_experiment(methods: dict[str, str], mazes: tuple[str, ...]) -> Experiment:
     return Experiment(
@@ -151,6 +158,17 @@ EXPERIMENTS = {
         seeds=tuple(range(1, 11)),
         curves=("charts/coverage", "charts/min_distance", "bonus/eig"),
         every=100,
+    ),
+    "continuous_action": Experiment(
+        script="ptsbe_sac_continuous_action.py",
+        variants={
+            f"{method}/{task}": f"{flags} --env-id {env_id} --total-timesteps 5000 --eval-episodes 5"
+            for task, env_id in CONTINUOUS.items()
+            for method, flags in MAZE.items()
+        }
+        | {label: f"{flags} --total-timesteps 3000 --eval-episodes 5" for label, flags in PENDULUM.items()},
+        seeds=tuple(range(1, 11)),
+        curves=("charts/coverage", "charts/episodic_return"),
     ),
     "maze_full": Experiment(
         script="ptsbe_sac_maze.py",
