@@ -1,12 +1,13 @@
 """Which estimator of the ensemble's EIG? Each candidate against numerical integration, with its cost.
 
-    python benchmark/eig_estimators.py        # prints the Markdown table of benchmark/README.md
+    python benchmark/eig_estimators.py        # the table of benchmark/regression.md, as results/eig_estimators.csv
 
 The EIG of a deep ensemble is the Jensen-Shannon divergence of its members, H[mixture] - mean H[member], and the entropy
 of a Gaussian mixture has no closed form. Members are drawn at random: means `spread * N(0, 1)` and log-deviations
 `0.3 * min(1, spread) * N(0, 1)`, in 1 and 2 dimensions. The reference is a sum over a fine grid.
 """
 
+import csv
 import math
 import sys
 import time
@@ -16,8 +17,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from ptsbe_ppo_mountaincar import mixture_eig
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+from ptsbe_sac_maze import mixture_eig
 
 Estimator = Callable[[Tensor, Tensor], Tensor]  # mean and variance (M, N, D) -> nats (N,)
 MEMBERS, DRAWS, SPREADS = 5, 100, (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
@@ -126,13 +128,14 @@ def main() -> None:
             print(f"\rintegrated: {dim}-D, spread {spread:<5g}", end="", file=sys.stderr)
     print(file=sys.stderr)
     columns = [(dim, spread) for dim in (1, 2) for spread in SPREADS]
-    print("| root-mean-square error, nats | " + " | ".join(f"{d}-D, {s:g}" for d, s in columns) + " | cost, µs |")
-    print("|---" * (len(columns) + 2) + "|")
-    print("| *mean of the true EIG* | " + " | ".join(f"*{truth[c].mean():.4f}*" for c in columns) + " | |")
+    rows = [["root-mean-square error, nats", *[f"{d}-D, {s:g}" for d, s in columns], "cost, µs"]]
+    rows.append(["*mean of the true EIG*", *[f"*{truth[c].mean():.4f}*" for c in columns], ""])
     mean, var = torch.randn(MEMBERS, 1000, 3), torch.rand(MEMBERS, 1000, 3) + 0.5
     for name, estimate in ESTIMATORS.items():
-        cells = " | ".join(f"{errors[name][c]:.4f}" for c in columns)
-        print(f"| {name} | {cells} | {microseconds(estimate, mean, var):.0f} |")
+        cells = [f"{errors[name][c]:.4f}" for c in columns]
+        rows.append([name, *cells, f"{microseconds(estimate, mean, var):.0f}"])
+    with (ROOT / "benchmark" / "results" / "eig_estimators.csv").open("w", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows(rows)
 
 
 if __name__ == "__main__":

@@ -27,10 +27,12 @@ import matplotlib.pyplot as plt
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
+from plot import save  # and its style
+
 from gp_models import SVGP, Kernel, ResNetFeatures, Standardizer, cholesky, inverse_softplus
 from ptsbe_ppo_mountaincar import DeepEnsemble, gaussian_eig, gaussian_entropy, mixture_eig
 
-BLUE, RED, GREEN, GREY = "#1f4e9c", "#b3202c", "#1b7a3d", "#777777"
+BLUE, RED, GREEN, GREY = "#3b7dd8", "#d13e4e", "#2a9d5c", "#8a8a8a"
 
 
 @dataclass
@@ -170,7 +172,9 @@ def region_means(case: dict[str, Tensor], measure: str) -> dict[str, float]:
 
 
 def draw_noise(cases: dict[str, dict[str, Tensor]], path: Path) -> None:
-    figure, axes = plt.subplots(3, 2, figsize=(9, 7), sharex=True, sharey="row", height_ratios=[2, 1, 1])
+    figure, axes = plt.subplots(
+        3, 2, figsize=(6.4, 5.6), sharex=True, sharey="row", height_ratios=[2, 1, 1], layout="constrained"
+    )
     for column, (name, case) in zip(axes.T, cases.items(), strict=True):
         x, mean, std = case["x"], case["mean"], case["std"]
         column[0].scatter(case["data_x"], case["data_y"], s=3, color=GREY, label="data")
@@ -182,12 +186,12 @@ def draw_noise(cases: dict[str, dict[str, Tensor]], path: Path) -> None:
         column[2].set_xlabel("x")
         for axis in column:
             axis.axvspan(-0.5, 0.5, color="orange", alpha=0.12)
-            axis.axvspan(3, 5, color="black", alpha=0.06)
+            axis.axvspan(3, 5, color=GREY, alpha=0.15)
     axes[0, 0].set_ylim(-3, 3)
     axes[0, 0].legend(loc="lower left", fontsize=8, ncols=3)
     for axis, label in zip(axes[:, 0], ("y", "entropy, nats", "EIG, nats"), strict=True):
         axis.set_ylabel(label)
-    figure.text(0.5, 0.005, "orange: middle region, noisy on the right; grey: no data", ha="center", fontsize=8)
+    figure.supxlabel("orange: the middle, noisy on the right; grey: no data", fontsize=10)
     save(figure, path)
 
 
@@ -273,11 +277,11 @@ def model_case(name: str, seed: int, steps: int = 500) -> tuple[dict[str, Tensor
 
 
 def draw_models(cases: dict[str, tuple[dict[str, Tensor], dict[str, float]]], path: Path) -> None:
-    figure, axes = plt.subplots(2, 3, figsize=(11, 6), sharex=True, sharey=True)
+    figure, axes = plt.subplots(2, 3, figsize=(8.4, 5.4), sharex=True, sharey=True, layout="constrained")
     for axis, (name, (curves, summary)) in zip(axes.flat, cases.items(), strict=True):
         x, mean, std = curves["x"], curves["mean"], curves["std"]
         axis.plot(x, wave(x), color=GREY, linestyle="--", linewidth=1, label="truth")
-        axis.scatter(curves["data_x"], curves["data_y"], s=5, color="black", label="data")
+        axis.scatter(curves["data_x"], curves["data_y"], s=5, color=GREY, label="data")
         axis.plot(x, mean, color=BLUE, label="mean")
         axis.fill_between(x, mean - 1.96 * std, mean + 1.96 * std, color=BLUE, alpha=0.2, label="95 % band")
         axis.set_title(name, fontsize=10)
@@ -286,8 +290,7 @@ def draw_models(cases: dict[str, tuple[dict[str, Tensor], dict[str, float]]], pa
             f"held out: NLL {summary['held_out_nll']:.2f}, {100 * summary['coverage_95']:.0f} % in band\n"
             f"in the gap: {100 * summary['gap_coverage_95']:.0f} % in band"
         )
-        box = {"facecolor": "white", "alpha": 0.85, "edgecolor": "none", "pad": 2}
-        axis.text(0.98, 0.03, text, transform=axis.transAxes, fontsize=8, ha="right", bbox=box)
+        axis.text(0.98, 0.03, text, transform=axis.transAxes, fontsize=8, ha="right")
     axes[0, 0].set_ylim(-8, 5.5)
     axes[0, 0].legend(loc="upper left", fontsize=8, ncols=2)
     save(figure, path)
@@ -348,7 +351,7 @@ def log_slope(counts: list[int], values: Tensor) -> float:
 
 
 def draw_decay(curves: dict[str, dict[str, Tensor]], counts: list[int], path: Path) -> None:
-    figure, axes = plt.subplots(1, 2, figsize=(9.5, 4), sharey=True)
+    figure, axes = plt.subplots(1, 2, figsize=(6.4, 3.2), sharey=True, layout="constrained")
     for axis, (kernel, curve) in zip(axes, curves.items(), strict=True):
         rate, n = minimax_exponent(kernel), torch.tensor(counts, dtype=torch.float64)
         for name, color in (("random", BLUE), ("active", GREEN)):
@@ -358,18 +361,12 @@ def draw_decay(curves: dict[str, dict[str, Tensor]], counts: list[int], path: Pa
             line = curve["random"][-1] * (n / n[-1]) ** (-power * rate)
             axis.loglog(counts, line, color=GREY, linestyle=style, label=f"{label}, slope {-power * rate:.2f}")
         axis.set(xlabel="observations n", title=f"Matérn, smoothness {SMOOTHNESS[kernel]}")
-        axis.legend(fontsize=8)
-    axes[0].set_ylabel("mean EIG, nats")
+        axis.legend(fontsize=8, loc="lower left")
+    axes[0].set(ylabel="mean EIG, nats", ylim=(2e-4, None))
     save(figure, path)
 
 
 # ----------------------------------------------------------------------------------------------------------------- main
-
-
-def save(figure: plt.Figure, path: Path) -> None:
-    figure.tight_layout(rect=(0, 0.02, 1, 1))
-    figure.savefig(path, dpi=160)
-    plt.close(figure)
 
 
 def write_csv(path: Path, header: list[str], rows: Iterable[Iterable]) -> None:

@@ -1,12 +1,13 @@
 """Speed of this repository's parts against their peers, as ratios measured in one run; the cost of whole runs.
 
-    python benchmark/speed.py
+    python benchmark/speed.py        # the tables of benchmark/speed.md, as results/speed.csv and speed_runs.csv
 
 The two sides of a row take turns, round after round, so that a busy machine slows both; the ratio is the median over
 the rounds of theirs / ours, with its quartiles. Runs are measured in CPU-seconds, with the share of each part.
 """
 
 import contextlib
+import csv
 import functools
 import io
 import sys
@@ -25,7 +26,8 @@ import numpy as np
 import stable_baselines3
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
 import ptsbe_ppo_mountaincar
 import ptsbe_ppo_unichain
 import ptsbe_sac_maze
@@ -228,15 +230,18 @@ def maze_rows() -> list[tuple[str, list[float], Counter]]:
 def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    print("| what | peer | ours, ms | theirs, ms | times faster [quartiles] |\n|---|---|---|---|---|")
+    parts = [["what", "peer", "ours, ms", "theirs, ms", "times faster [quartiles]"]]
     for name, peer, seconds in svgp_rows() + sac_rows():
         ours, theirs = 1e3 * np.median(seconds, axis=0)
         low, middle, high = np.quantile(seconds[:, 1] / seconds[:, 0], [0.25, 0.5, 0.75])
-        print(f"| {name} | {peer} | {ours:.3f} | {theirs:.2f} | {middle:.1f} [{low:.1f}, {high:.1f}] |")
-    print("\n| run | CPU-seconds, middle [least, most] of three | where they go |\n|---|---|---|")
-    for name, (low, middle, high), parts in run_rows() + maze_rows():
-        shares = ", ".join(f"{part} {100 * seconds / middle:.0f} %" for part, seconds in parts.most_common())
-        print(f"| {name} | {middle:.1f} [{low:.1f}, {high:.1f}] | {shares} |")
+        parts.append([name, peer, f"{ours:.3f}", f"{theirs:.2f}", f"{middle:.1f} [{low:.1f}, {high:.1f}]"])
+    runs = [["run", "CPU-seconds, middle [least, most] of three", "where they go"]]
+    for name, (low, middle, high), shares in run_rows() + maze_rows():
+        text = ", ".join(f"{part} {100 * seconds / middle:.0f} %" for part, seconds in shares.most_common())
+        runs.append([name, f"{middle:.1f} [{low:.1f}, {high:.1f}]", text])
+    for name, rows in (("speed", parts), ("speed_runs", runs)):
+        with (ROOT / "benchmark" / "results" / f"{name}.csv").open("w", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows(rows)
 
 
 if __name__ == "__main__":

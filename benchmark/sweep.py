@@ -181,7 +181,7 @@ EXPERIMENTS = {
 @dataclass
 class Args:
     experiment: Annotated[str, tyro.conf.Positional]
-    """name of the experiment, one of those in EXPERIMENTS"""
+    """name of the experiment, one of those above"""
     workers: int = 2
     """runs at the same time"""
     seeds: tuple[int, ...] = ()
@@ -416,5 +416,11 @@ def main(args: Args) -> int:
     return 1 if failed else 0
 
 
+def listed() -> str:
+    """The experiments, for the help."""
+    lines = [f"  {name:22}{len(e.variants) * len(e.seeds):4} runs of {e.script}" for name, e in EXPERIMENTS.items()]
+    return "\n".join(["Experiments:", "", *lines])
+
+
 if __name__ == "__main__":
-    sys.exit(main(tyro.cli(Args, description=__doc__)))
+    sys.exit(main(tyro.cli(Args, description=f"{__doc__}\n{listed()}")))

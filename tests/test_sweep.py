@@ -1,6 +1,7 @@
 """The sweep on real runs: resume, failure, interruption; and the plots from what it left."""
 
 import csv
+import itertools
 import os
 import shutil
 import signal
@@ -39,7 +40,7 @@ def tiny(monkeypatch):
 @pytest.fixture
 def pages(tmp_path):
     """A copy of the pages that hold tables."""
-    for page in ("README.md", "benchmark/README.md"):
+    for page in ("README.md", "benchmark/README.md", "benchmark/mountaincar.md", "benchmark/maze.md"):
         (tmp_path / "pages" / page).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(sweep.ROOT / page, tmp_path / "pages" / page)
     return tmp_path / "pages"
@@ -135,26 +136,60 @@ def test_unknown_names_get_one_line_and_status_2(tmp_path, tiny, capsys):
     assert stop.value.code == 2
 
 
-def test_plots_from_what_the_sweep_left(tmp_path, tiny, capsys):
+def test_plots_from_what_the_sweep_left(tmp_path, tiny, pages):
     tiny(TINY, seeds=(1001,))
     assert sweep.main(arguments(tmp_path)) == 0
     for end in (".csv", "_curves.csv"):
         (tmp_path / "results" / f"tiny{end}").rename(tmp_path / "results" / f"mountaincar{end}")
-    plot.main(plot.Args("mountaincar", results=tmp_path / "results", figures=tmp_path / "figures"))
-    assert (tmp_path / "figures" / "mountaincar_coverage.png").stat().st_size > 20_000
-    table = (tmp_path / "results" / "mountaincar.md").read_text()
-    assert "| Random | 0/1" in table and "| PTS-BE-EIG | 0/1" in table
+    plot.main(plot.Args("mountaincar", results=tmp_path / "results", figures=tmp_path / "figures", pages=pages))
+    assert (tmp_path / "figures" / "mountaincar.png").stat().st_size > 20_000
+    table = (pages / "benchmark" / "mountaincar.md").read_text()
+    assert "| Random | 0/1 | 60 [60, 60] | > 60 |" in table and "| PTS-BE | 0/1" in table and "| BE |" not in table
+    assert "| 0/2, 60 steps | Random: 0/2, 60 steps |" in (pages / "README.md").read_text()
+    assert "| 4 | 1001 to 1001 |" in (pages / "benchmark" / "README.md").read_text()
 
 
-def test_measures_plot(tmp_path, tiny):
+def test_measures_plot(tmp_path, tiny, pages):
     tags = ("bonus/error", "bonus/entropy", "bonus/eig")
     flags = "--method random --track-measures --total-timesteps 200 --model-updates 3"
     tiny({noise: f"{flags} --noise {noise}" for noise in sweep.NOISES}, seeds=(1001,), curves=tags, every=1)
     assert sweep.main(arguments(tmp_path)) == 0
     curves = tmp_path / "results" / "tiny_curves.csv"
     curves.rename(tmp_path / "results" / "mountaincar_measures_curves.csv")
-    plot.main(plot.Args("mountaincar_measures", results=tmp_path / "results", figures=tmp_path / "figures"))
+    plot.main(plot.Args("mountaincar_measures", tmp_path / "results", tmp_path / "figures", pages))
     assert (tmp_path / "figures" / "mountaincar_measures.png").stat().st_size > 20_000
+
+
+def test_a_sweep_of_other_environments_gets_its_table_and_figure(tmp_path):
+    """The experiment continuous_action, labels method/task, before its script and page are there."""
+    steps = {"sac": 500, "pts-be": 200}
+    for method, solved in steps.items():
+        for task, seed in itertools.product(("Reacher-v5", "Pendulum-v1", "Swimmer-v5"), (1, 2, 3)):
+            name = {"label": f"{method}/{task}", "seed": seed, "flags": ""}
+            row = {"solved": solved < 500, "solved_step": solved if solved < 500 else None, "steps": 500}
+            row |= {
+                "episodic_return": seed,
+                "eval_return": 10 * seed,
+                "wall_time_s": 1.0,
+                "total_timesteps": 500,
+                "git_commit": "abc",
+            }
+            sweep.Table(tmp_path / "continuous_action.csv").add([name | row])
+            curve = {"tag": "charts/episodic_return", "steps": f"{100 + seed} 200 300", "values": "0 1 2"}
+            sweep.Table(tmp_path / "continuous_action_curves.csv").add([name | curve])
+    (tmp_path / "benchmark").mkdir()
+    for page, marker in (("README.md", "overview"), ("benchmark/continuous_action.md", "continuous_action")):
+        (tmp_path / page).write_text(f"before\n<!-- table: {marker} -->\nold\n<!-- end -->\nafter\n")
+    plot.main(plot.Args("continuous_action", tmp_path, tmp_path, tmp_path))
+    assert (tmp_path / "continuous_action.png").exists()
+    page, readme = ((tmp_path / name).read_text() for name in ("benchmark/continuous_action.md", "README.md"))
+    assert page.startswith("before\n<!--") and page.endswith("<!-- end -->\nafter\n") and "old" not in page
+    assert (
+        "**Reacher-v5**" in page
+        and "| PTS-BE | 3/3 | 200 [200, 200] | 200 [200, 200] | 2.0 [" in page
+        and "| 20.0 [" in page
+    )
+    assert "`ptsbe_sac_continuous_action.py`" in readme and "| 9/9, 200 steps | SAC: 0/9, 500 steps |" in readme
 
 
 def test_bootstrap_interval_covers_the_mean_about_as_often_as_it_says():
@@ -219,9 +254,9 @@ def test_maze_figures_from_what_the_sweep_left(tmp_path, monkeypatch, pages):
     plot.main(plot.Args("maze", results=tmp_path / "results", figures=tmp_path / "figures", pages=pages))
     for name in ("maze", "maze_visits"):
         assert (tmp_path / "figures" / f"{name}.png").stat().st_size > 20_000
-    overview, details = ((pages / page).read_text() for page in ("README.md", "benchmark/README.md"))
-    assert "**Open** (cap 60 steps" in details and "| SAC | 0/1 | 60 [60, 60] | > 60 | 1.00 | 1 |" in details
-    assert "| SAC | 0/1, 60 |  |  |  |" in overview and "**Obstacles**" not in details
+    details = (pages / "benchmark" / "maze.md").read_text()
+    assert "**Open**" in details and "| SAC | 0/1 | 60 [60, 60] | > 60 | 1.00 | 1 |" in details
+    assert "**Obstacles**" not in details
 
 
 def test_ablations_are_compared_on_the_same_seeds():
@@ -232,16 +267,13 @@ def test_ablations_are_compared_on_the_same_seeds():
     assert plot.maze_ablations(results) == []
     results["no-lookahead/obstacles"] = runs(30, 50)  # an unfinished sweep: the other rows are empty
     text = "\n".join(plot.maze_ablations(results))
-    assert "(2 seeds" in text and "| | Obstacles |" in text and "| no prior functions |  |" in text
-    assert "| all of it | 2/2, 15 |" in text and "| no look-ahead | 2/2, 40, p 0.09" in text
+    assert "| 2 seeds | Obstacles: reached |" in text and "| no prior functions |  |  |  |" in text
+    assert "| all of it | 2/2 | 15 |  |" in text and "| no look-ahead | 2/2 | 40 | 0.09" in text
 
 
-def test_tables_of_the_pages_are_those_of_the_results(tmp_path, pages):
-    before = {page: (pages / page).read_text() for page in ("README.md", "benchmark/README.md")}
-    for experiment in ("maze", "antmaze"):
-        plot.main(plot.Args(experiment, figures=tmp_path, pages=pages))
-    assert before == {page: (pages / page).read_text() for page in before}
-    assert "| PTS-BE-SAC | 2" in before["README.md"] and "no prior functions" in before["benchmark/README.md"]
+def test_the_help_lists_the_experiments():
+    text = subprocess.run([sys.executable, sweep.__file__, "--help"], capture_output=True, text=True).stdout
+    assert all(f"  {name} " in text for name in sweep.EXPERIMENTS)
 
 
 def test_two_sweeps_that_add_to_one_file_lose_nothing(tmp_path):
