@@ -281,6 +281,11 @@ def valid(states: Tensor, changes: Tensor) -> Tensor:
     return after
 
 
+def worth(rewards: Tensor, seen: Tensor) -> Tensor:
+    """Rewards as the agent counts them, of which these were seen: they are of a size of 1 already."""
+    return rewards
+
+
 class Visits:
     """Where the agent was in the maze, for measures and pictures: nothing of it reaches the agent."""
 
@@ -639,7 +644,7 @@ def imagine(policy: SAC, dynamics: Dynamics, start: Tensor, horizon: int, eta: f
         steps.append((state, action, log_prob[:, None], y, mean, var))
         state = valid(state, y[:, :-2])
     states, actions, log_probs, y, mean, var = (torch.cat(column, -2) for column in zip(*steps, strict=True))
-    rewards, survival = y[:, -2] / dynamics.seen[:, -2].abs().max().clamp_min(1), 1 - y[:, -1]  # (J * K,)
+    rewards, survival = worth(y[:, -2], dynamics.seen[:, -2]), 1 - y[:, -1]  # (J * K,)
     if eta:  # r = r^e + eta r^i
         found = bonuses(dynamics, mean, var)
         rewards = rewards + eta * found[args.bonus]
@@ -874,7 +879,7 @@ def main(args: Args) -> dict:
                 replayed = x[torch.randint(rows, (args.rollouts,)), :state_dim]  # (K, S)
                 start = torch.where(torch.rand(args.rollouts, 1) < args.replayed_starts, replayed, state)
                 imagined = imagine(policy, dynamics, start, args.horizon, eta, args)
-            rewards = y[:, -2] / y[:, -2].abs().max().clamp_min(1)  # in units of the largest so far, or 1
+            rewards = worth(y[:, -2], y[:, -2])
             if eta and (args.real_share or not plans):  # line 9 on real transitions
                 rewards = rewards + eta * bonuses(dynamics, *dynamics.predict(x), y)[args.bonus]
             for _ in range(args.policy_updates):  # lines 10 and 11

@@ -60,7 +60,7 @@ class Args:
     replayed_starts: float = 0.5  # share of trajectories that start in visited states, the rest in the present one
     random_actions: float = 0.25  # share of imagined actions that are random: else critics see the policy's alone
     survival: bool = True  # imagined futures count exp(-EIG): what was learned cannot be learned again further on
-    real_share: float = 0.0  # share of real transitions in the batches of pts and pts-be, as in MBPO
+    real_share: float = 0.5  # share of real transitions in the batches of pts and pts-be, as in MBPO
     lookahead: int = 8  # act with the first of so many imagined actions, of the best of K trajectories; 0: policy
     policy_updates: int = 24  # gradient steps on the policy in an update, G
     model_updates: int = 40  # gradient steps on the dynamics model in an update, ten times as many in the first
@@ -80,7 +80,7 @@ class Args:
 
 TUNED = {  # what a method or a model runs with where no flag says otherwise
     "sac": {"temperature": 0.0, "policy_lr": 1e-3},
-    "be": {"eig_noise": 1.0, "eta": 5.0, "temperature": 0.1, "gamma": 0.985},
+    "be": {"eig_noise": 0.3, "temperature": 0.0},
     # a GP's prior is as large as the targets, not prior_size times as large; its updates are of all the data
     "gp": {"eig_noise": 1.2, "model_updates": 5},
     "dk": {"eig_noise": 1.2, "model_updates": 5},
@@ -185,6 +185,11 @@ def change(states: Tensor, next_states: Tensor) -> Tensor:
 def valid(states: Tensor, changes: Tensor) -> Tensor:
     """States after predicted changes, put back among those that are possible: here all are."""
     return states + changes
+
+
+def worth(rewards: Tensor, seen: Tensor) -> Tensor:
+    """Rewards as the agent counts them, in units of the largest seen so far where that is above 1."""
+    return rewards / seen.abs().max().clamp_min(1)
 
 
 class Visits:
@@ -543,7 +548,7 @@ def imagine(policy: SAC, dynamics: Dynamics, start: Tensor, horizon: int, eta: f
         steps.append((state, action, log_prob[:, None], y, mean, var))
         state = valid(state, y[:, :-2])
     states, actions, log_probs, y, mean, var = (torch.cat(column, -2) for column in zip(*steps, strict=True))
-    rewards, survival = y[:, -2] / dynamics.seen[:, -2].abs().max().clamp_min(1), 1 - y[:, -1]  # (J * K,)
+    rewards, survival = worth(y[:, -2], dynamics.seen[:, -2]), 1 - y[:, -1]  # (J * K,)
     if eta:  # r = r^e + eta r^i
         found = bonuses(dynamics, mean, var)
         rewards = rewards + eta * found[args.bonus]
@@ -778,7 +783,7 @@ def main(args: Args) -> dict:
                 replayed = x[torch.randint(rows, (args.rollouts,)), :state_dim]  # (K, S)
                 start = torch.where(torch.rand(args.rollouts, 1) < args.replayed_starts, replayed, state)
                 imagined = imagine(policy, dynamics, start, args.horizon, eta, args)
-            rewards = y[:, -2] / y[:, -2].abs().max().clamp_min(1)  # in units of the largest so far, or 1
+            rewards = worth(y[:, -2], y[:, -2])
             if eta and (args.real_share or not plans):  # line 9 on real transitions
                 rewards = rewards + eta * bonuses(dynamics, *dynamics.predict(x), y)[args.bonus]
             for _ in range(args.policy_updates):  # lines 10 and 11
