@@ -91,7 +91,7 @@ TUNED = {  # what a method or a model runs with where no flag says otherwise
     "be": {"eig_noise": 1.0, "eta": 5.0, "temperature": 0.02, "gamma": 0.98},
     # a GP's prior is as large as the targets, not prior_size times as large; its updates are of all the data
     "gp": {"eig_noise": 1.2, "model_updates": 5},
-    "dk": {"eig_noise": 1.2, "model_updates": 5},
+    "dk": {"eig_noise": 1.2, "model_updates": 5, "model_interval": 300},
 }
 
 
@@ -479,10 +479,10 @@ class SparseGP(SVGP):
     transitions, half of them the newest and half a random part of the others, so that the cost of an update is bounded.
     """
 
-    INDUCING, LR, ROWS = 64, 0.05, 2000
+    INDUCING, LR, ROWS, WIDTH = 64, 0.05, 2000, 64  # WIDTH: of the deep kernel's features
 
     def __init__(self, in_dim: int, out_dim: int, args: Args):
-        features = ResNetFeatures(in_dim, MODEL_WIDTH) if args.dynamics == "dk" else None
+        features = ResNetFeatures(in_dim, self.WIDTH) if args.dynamics == "dk" else None
         super().__init__(in_dim, out_dim, self.INDUCING, features=features)
         self.double()
         self.min_eig_var, self.eig_outputs = args.eig_noise**2, args.eig_outputs

@@ -408,10 +408,10 @@ class SparseGP(SVGP):
     transitions, half of them the newest and half a random part of the others, so that the cost of an update is bounded.
     """
 
-    INDUCING, LR, ROWS = 64, 0.05, 2000
+    INDUCING, LR, ROWS, WIDTH = 64, 0.05, 2000, 64  # WIDTH: of the deep kernel's features
 
     def __init__(self, in_dim: int, out_dim: int, args: Args):
-        features = ResNetFeatures(in_dim, MODEL_WIDTH) if args.dynamics == "dk" else None
+        features = ResNetFeatures(in_dim, self.WIDTH) if args.dynamics == "dk" else None
         super().__init__(in_dim, out_dim, self.INDUCING, features=features)
         self.double()
         self.min_eig_var, self.eig_outputs = args.eig_noise**2, args.eig_outputs
