@@ -244,7 +244,7 @@ class Visits:
         image[660:680, 20:620] = np.linspace(low, high, 600)
         image = Image.fromarray(image)
         draw = ImageDraw.Draw(image)
-        draw.font = ImageFont.load_default(22)
+        draw.font = ImageFont.load_default(18)
         for place, colour in zip(path, low + shades[:, None] * (high - low), strict=True):
             draw.circle((20, 650) + place * (30, -30), 3, tuple(colour.astype(int)))
         draw.text((320, 640), self.axes, "black", anchor="md")
