@@ -2,18 +2,18 @@
 
     python ptsbe_ppo_mountaincar.py --noise heteroskedastic --seed 1
 
-The file reads top to bottom: arguments, environment, dynamics models, bonuses, policy, imagination, main loop.
+The file reads top to bottom: arguments, environment, dynamics models, bonuses, solver, imagination, input and output,
+and in `main` Algorithm 1 of the paper (Caron, Hicks and Mavroudis, TMLR 2025) with its line numbers.
 """
 
 import json
 import math
 import os
-import subprocess
+import signal
 import sys
 import time
-from dataclasses import asdict, dataclass
-from importlib import metadata
-from importlib.util import find_spec
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Literal
@@ -24,6 +24,7 @@ import torch
 import torch.nn.functional as F
 import tyro
 from gymnasium.envs.classic_control import MountainCarEnv
+from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor, nn
 from torch.utils.tensorboard import SummaryWriter
 
@@ -33,96 +34,76 @@ from gp_models import SVGP, ResNetFeatures, Standardizer
 @dataclass
 class Args:
     # the experiment
-    method: Literal["random", "ppo", "be", "pts", "pts-be"] = "pts-be"
-    """ppo, be: PPO on real data, without and with the bonus; pts, pts-be: PPO on imagined data, without and with it"""
-    bonus: Literal["eig", "entropy", "variance", "error"] = "eig"
-    """intrinsic reward r^i of be and pts-be; error needs the real next state, so pts-be refuses it"""
-    dynamics: Literal["de", "gp", "dk"] = "de"
-    """model of the dynamics p(f): deep ensemble, sparse variational GP, sparse variational deep kernel"""
-    noise: Literal["homoskedastic", "heteroskedastic", "none"] = "heteroskedastic"
-    """transition noise sigma(s): the same in all states, growing with speed and near the valley's bottom, or absent"""
-    extrinsic: bool = False
-    """be, pts-be: add the environment's reward of -1 a step to the bonus. Off, because values that start at 0 are
-    optimistic under -1 a step: planning then explores without any bonus, and the bonus could not be credited.
-    ppo and pts have no other reward and always use it"""
-    total_timesteps: int = 1000
-    """number of real steps T, one continuing run that is reset only at the goal"""
-    track_measures: bool = False
-    """fit the dynamics model and log bonus/* at every model update even where the method needs no model"""
+    method: Literal["random", "ppo", "be", "pts", "pts-be"] = "pts-be"  # be: with the bonus; pts: on imagined data
+    bonus: Literal["eig", "entropy", "variance", "error"] = "eig"  # intrinsic reward r^i of be and pts-be
+    dynamics: Literal["de", "gp", "dk"] = "de"  # model p(f): deep ensemble, sparse variational GP, deep kernel
+    noise: Literal["homoskedastic", "heteroskedastic", "none"] = "heteroskedastic"  # sigma(s) of transitions
+    extrinsic: bool = False  # be, pts-be: add the reward, -1 a step, under which values of 0 are a bonus too
+    total_timesteps: int = 1000  # steps of the one run, reset only at the goal, T
     # the run
-    exp_name: str = Path(__file__).stem
-    """name of the experiment in the name of the run"""
-    run_name: str | None = None
-    """directory under runs/, instead of {env}__{exp}__{seed}__{time}"""
-    seed: int = 1
-    """seed of the environment, the networks and all sampling"""
-    cuda: bool = False
-    """run the networks on the GPU; the CPU is faster at the default sizes"""
-    track: bool = False
-    """log to Weights and Biases as well"""
-    capture_video: bool = False
-    """record the real steps as videos in the directory of the run"""
-    save_model: bool = False
-    """save policy and dynamics model in the directory of the run"""
+    seed: int = 1  # of environment, networks and all sampling
+    run_name: str | None = None  # folder under runs/, instead of {env}__{method}-{bonus}-{dynamics}__{seed}__{time}
+    cuda: bool = False  # networks on the GPU; the CPU is faster at the default sizes
+    track: bool = False  # log to Weights and Biases as well
+    wandb_project_name: str = "ptsbe"  # project there
+    wandb_entity: str | None = None  # user or team there
+    capture_video: bool = False  # film the policy after the run
+    save_model: bool = False  # save policy and dynamics model as model.pt
     # Algorithm 1
-    warmup_steps: int = 64
-    """steps with random actions before the first update, t_warm"""
-    policy_interval: int = 10
-    """real steps between two plannings, t_policy (pts, pts-be)"""
-    model_interval: int = 64
-    """real steps between two updates of the dynamics model, t_model"""
-    rollouts: int = 10
-    """imagined trajectories of a planning, K"""
-    horizon: int = 100
-    """steps of an imagined trajectory, J"""
-    policy_updates: int = 20
-    """gradient steps on the policy in an update, G"""
-    model_updates: int = 100
-    """gradient steps on the deep ensemble in an update"""
-    eta: float = 0.1
-    """weight of the bonus, eta: a constant, so that the bonus fades as the model learns"""
-    eta_decay: float = 1.0
-    """eta_t = eta * eta_decay ** (t / 1000)"""
+    warmup_steps: int = 64  # steps with random actions before the first update, t_warm
+    policy_interval: int = 10  # steps between two updates of the policy, t_policy
+    model_interval: int = 32  # steps between two updates of the dynamics model, t_model
+    rollouts: int = 10  # imagined trajectories of a planning, K
+    horizon: int = 100  # actions in an imagined trajectory, J
+    replayed_starts: float = 0.0  # share of trajectories that start in visited states, the rest in the present one
+    random_actions: float = 0.0  # share of imagined actions that are random: else a policy that is sure learns no other
+    policy_updates: int = 20  # gradient steps on the policy in an update, G
+    model_updates: int = 50  # gradient steps on the dynamics model in an update, ten times as many in the first
+    eta: float = 0.1  # weight of the bonus, eta: a constant, so that the bonus fades as the model learns
+    eta_decay: float = 1.0  # eta_t = eta * eta_decay ** (t / 1000)
     # dynamics model
-    ensemble_size: int = 5
-    """number of networks in the deep ensemble, M"""
-    model_width: int = 64
-    """hidden units in each of the two layers of a member, and of the deep kernel"""
-    model_gain: float = 1.0
-    """how wide the first layer of the ensemble is drawn"""
-    model_lr: float = 1e-3
-    """learning rate of the ensemble"""
-    model_batch: int = 128
-    """transitions per gradient step and member"""
-    inducing_points: int = 64
-    """inducing points of the GP and of the deep kernel"""
-    gp_lr: float = 0.05
-    """learning rate of the hyper-parameters (gp, dk)"""
-    gp_updates: int = 10
-    """gradient steps on the hyper-parameters in an update (gp, dk)"""
+    ensemble_size: int = 5  # networks in the deep ensemble, M
+    position_dims: int = 0  # leading variables of the observation that tell the place; 0: all
+    prior_size: float = 1.0  # deviation of what members expect of an unknown place, in units of the targets' deviation
+    eig_outputs: int = 2  # leading outputs of the model that EIG counts: state, reward, end
+    eig_noise: float = 0.3  # noise that EIG assumes at least, in the same units: small disagreements count little
     # PPO
-    rollout_steps: int = 64
-    """real steps between two updates of the policy (ppo, be)"""
-    policy_width: int = 32
-    """hidden units in each of the two layers of actor and critic"""
-    policy_lr: float = 2e-3
-    """learning rate of actor and critic"""
-    gamma: float = 0.99
-    """discount factor"""
-    gae_lambda: float = 0.98
-    """lambda of the generalised advantage estimate"""
-    minibatches: int = 2
-    """mini-batches per epoch"""
-    clip_coef: float = 0.2
-    """clipping range of the probability ratio"""
-    ent_coef: float = 0.01
-    """weight of the entropy of the policy, c_2"""
-    vf_coef: float = 0.5
-    """weight of the value loss, c_1"""
-    max_grad_norm: float = 0.5
-    """largest norm of the gradient of the policy"""
-    advantage_floor: float = 1e-8
-    """added to the deviation that advantages are divided by"""
+    policy_lr: float = 1e-3  # learning rate of actor and critic
+    gamma: float = 0.99  # discount factor
+    gae_lambda: float = 0.98  # lambda of the generalised advantage estimate
+    minibatches: int = 2  # batches that a pass over the trajectories is cut into
+    clip_coef: float = 0.2  # clipping range of the probability ratio
+    ent_coef: float = 0.01  # weight of the policy's doubt, c_2: how far it stays from being sure
+    advantage_floor: float = 1e-8  # added to the advantages' deviation: where all is known, doubt decides
+
+
+TUNED = {  # what a method or a model runs with where no flag says otherwise
+    "ppo": {"policy_interval": 64, "policy_updates": 80},
+    "be": {"policy_interval": 64, "policy_updates": 80},
+    "gp": {"model_updates": 10, "eig_noise": 0.1},
+    "dk": {"model_updates": 10, "eig_noise": 0.1},
+}
+
+
+def parse(argv: list[str] | None = None) -> Args:
+    """The flags of the command line, those that are not given as TUNED has them for the method and the model."""
+    argv = sys.argv[1:] if argv is None else argv
+    choice = tyro.cli(Args, args=[word for word in argv if word not in ("-h", "--help")])
+    tuned = TUNED.get(choice.method, {}) | TUNED.get(choice.dynamics, {})
+    return tyro.cli(Args, args=argv, default=replace(Args(), **tuned), description=__doc__)
+
+
+RANGES = {  # least and largest value of a flag; of all other numbers 1 and infinity
+    (0, math.inf): "seed position_dims eta eta_decay prior_size eig_noise policy_lr clip_coef ent_coef advantage_floor",
+    (0, 1): "replayed_starts random_actions gamma gae_lambda",
+}
+
+PICTURES, FILMED = 250, 400  # steps between two pictures for TensorBoard; steps of a video
+MODEL_WIDTH, MODEL_BATCH, MODEL_LR, MODEL_DROPOUT = 64, 64, 4e-3, 0.0  # networks of the ensemble and their training
+MODEL_FEATURES, BODY = 64, 0  # features of the place that they see; the first variable of the observation that they see
+LENGTH_SCALES = 0.5, 1.0  # how sharply the dynamics may change; how far from visited places members disagree
+GP_LR, GP_UNITS = 0.05, None  # learning rate of the GP; units of its inputs, None: the data's
+POLICY_SCALE = 0.5  # length-scale of the features that the policy sees
 
 
 # ----------------------------------------------------------------------------------------------------- environment
@@ -132,8 +113,7 @@ class NoisyMountainCar(MountainCarEnv):
     """Mountain Car with Gaussian transition noise, s' = f(s, a) + sigma(s) * epsilon, without a time limit."""
 
     SIGMA = np.array([0.003, 0.0003])  # standard deviation of position and velocity
-    LOW, HIGH = np.array([-1.2, -0.07]), np.array([0.6, 0.07])
-    GOAL = 0.5
+    LOW, HIGH, GOAL = np.array([-1.2, -0.07]), np.array([0.6, 0.07]), 0.5
 
     def __init__(self, noise: str = "heteroskedastic", render_mode: str | None = None):
         super().__init__(render_mode=render_mode)
@@ -150,217 +130,273 @@ class NoisyMountainCar(MountainCarEnv):
 
     def sigma(self, state: np.ndarray) -> np.ndarray:
         """Standard deviation of the noise: (2,)."""
-        if self.noise == "none":
-            return np.zeros(2)
-        if self.noise == "homoskedastic":
-            return self.SIGMA
-        position, velocity = state
-        valley = math.exp(-0.5 * ((position + math.pi / 6) / 0.15) ** 2)  # the bottom lies at -pi/6
-        return self.SIGMA * (0.5 + abs(velocity) / 0.07 + 1.5 * valley)
+        if self.noise != "heteroskedastic":
+            return self.SIGMA * (self.noise == "homoskedastic")
+        valley = math.exp(-0.5 * ((state[0] + math.pi / 6) / 0.15) ** 2)  # the bottom lies at -pi/6
+        return self.SIGMA * (0.5 + abs(state[1]) / 0.07 + 1.5 * valley)
 
     def step(self, action: int):
-        state = np.asarray(self.state, dtype=np.float64)
+        state = np.asarray(self.state, np.float64)
         noise = self.sigma(state) * self.np_random.standard_normal(2)
         self.state = np.clip(self.dynamics(state, action) + noise, self.LOW, self.HIGH)
-        if self.render_mode == "human":
-            self.render()
-        terminated = bool(self.state[0] >= self.GOAL)
-        return self.state.astype(np.float32), -1.0, terminated, False, {}
+        return self.state.astype(np.float32), -1.0, bool(self.state[0] >= self.GOAL), False, {}
 
 
-class CoverageGrid:
-    """Share of the reachable cells of a grid over position and velocity that were visited."""
+def scaled(state: np.ndarray) -> np.ndarray:
+    """Position and velocity, (..., 2), as the agent sees them: in [-1, 1]."""
+    low, high = NoisyMountainCar.LOW, NoisyMountainCar.HIGH
+    return ((2 * state - low - high) / (high - low)).astype(np.float32)
 
-    BINS = np.array([20, 20])
 
-    def __init__(self):
-        self.visits = np.zeros(self.BINS, dtype=np.int64)
-        self.reachable = np.zeros(self.BINS, dtype=bool)
+def make_env(args: Args, render_mode: str | None = None) -> tuple[gym.Env, "Visits"]:
+    """Mountain Car with noise, position and velocity scaled to [-1, 1], reset only at the goal."""
+    env = gym.wrappers.RecordEpisodeStatistics(NoisyMountainCar(args.noise, render_mode))
+    env.action_space.seed(args.seed)
+    return gym.wrappers.TransformObservation(env, scaled, gym.spaces.Box(-1, 1, (2,), np.float32)), Visits(args)
+
+
+def change(states: Tensor, next_states: Tensor) -> Tensor:
+    """What the model learns to predict of next states."""
+    return next_states - states
+
+
+def valid(states: Tensor, changes: Tensor) -> Tensor:
+    """States after predicted changes, put back among those that are possible: into the box of the car."""
+    return (states + changes).clamp(-1, 1)
+
+
+class Visits:
+    """Where the car was, for measures and pictures: nothing of it reaches the agent."""
+
+    BINS = 20  # of position and of velocity; coverage is the share of the reachable cells that were visited
+    BLANK, HOT = np.array([(255, 250, 235), (170, 10, 45)])
+
+    def __init__(self, args: Args):
+        self.name, self.path, self.step, self.solved_step = f"NoisyMountainCar-{args.noise}", [], 0, None
+        self.low, self.high = math.inf, -math.inf  # least and largest position
+        self.visited, self.reachable = np.zeros((2, self.BINS, self.BINS), bool)
         # Reachable: visited by 4000 noiseless cars. Each pushes along its velocity with its own probability, which
         # pumps energy in or (from the other half) takes it out, and otherwise drives at random.
         rng = np.random.default_rng(0)
-        start = np.stack([rng.uniform(-0.6, -0.4, 4000), np.zeros(4000)], -1)  # (4000, 2)
+        state = start = np.stack([rng.uniform(-0.6, -0.4, 4000), np.zeros(4000)], -1)  # (4000, 2)
         pump, sign = rng.random(4000), rng.choice([-1, 1], 4000)
-        state = start
         for _ in range(300):
             along = 1 + sign * np.sign(state[:, 1])  # (4000,)
             action = np.where(rng.random(4000) < pump, along, rng.integers(0, 3, 4000))
             state = NoisyMountainCar.dynamics(state, action)
-            self.reachable[tuple(self.cell(state).T)] = True
+            self.reachable[self.cells(scaled(state))] = True
             state = np.where(state[:, :1] >= NoisyMountainCar.GOAL, start, state)
             sign = np.where(rng.random(4000) < 0.02, -sign, sign)
 
-    def cell(self, state: np.ndarray) -> np.ndarray:
-        """Cell of each state: (..., 2) -> (..., 2)."""
-        unit = (state - NoisyMountainCar.LOW) / (NoisyMountainCar.HIGH - NoisyMountainCar.LOW)
-        return np.clip((unit * self.BINS).astype(int), 0, self.BINS - 1)
+    def cells(self, states: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Indices of the cells of states (n, 2)."""
+        return tuple(np.clip((0.5 * (states + 1) * self.BINS).astype(int), 0, self.BINS - 1).T)
 
-    def centres(self) -> np.ndarray:
-        """State in the middle of every cell: (position bins * velocity bins, 2)."""
-        unit = np.stack(np.meshgrid(*[(np.arange(n) + 0.5) / n for n in self.BINS], indexing="ij"), -1).reshape(-1, 2)
-        return NoisyMountainCar.LOW + unit * (NoisyMountainCar.HIGH - NoisyMountainCar.LOW)
+    def add(self, states: np.ndarray, step: int, terminated: bool = False) -> None:
+        """States (n, 2) that were visited up to a step."""
+        self.path.append(states)
+        self.low, self.high = min(self.low, states[:, 0].min()), max(self.high, states[:, 0].max())
+        self.visited[self.cells(states)] = True
+        self.step = step
+        if terminated and self.solved_step is None:
+            self.solved_step = step
 
-    def visit(self, state: np.ndarray) -> None:
-        self.visits[tuple(self.cell(state))] += 1
+    def metrics(self) -> dict[str, float | int | None]:
+        """Coverage of the grid and of positions, the return of the first episode as far as it went, and its end."""
+        coverage, width = float(self.visited[self.reachable].mean()), float(self.high - self.low) / 2
+        first = -float(self.solved_step or self.step)  # -1 a step; that of the whole run is the same for all
+        return {"coverage": coverage, "position_range": width, "first_return": first, "solved_step": self.solved_step}
 
-    def coverage(self) -> float:
-        return float((self.visits[self.reachable] > 0).mean())
+    def probes(self) -> np.ndarray:
+        """Inputs of the model at which EIG is drawn, in the middle of every cell, no push: (400, 5)."""
+        middles = (2 * np.arange(self.BINS) + 1) / self.BINS - 1
+        states = np.stack(np.meshgrid(middles, middles, indexing="ij"), -1).reshape(-1, 2)
+        return np.concatenate([states, np.eye(3)[[1] * len(states)]], 1).astype(np.float32)
+
+    def picture(self, title: str, eig: np.ndarray | None = None) -> np.ndarray:
+        """The EIG of the probes (400,) over position and velocity or, without it, the path: (height, width, 3)."""
+        level = np.where(self.visited, 0.0, 0.3 * ~self.reachable) if eig is None else eig.reshape(self.BINS, -1)
+        level = level / max(level.max(), 1e-12) if eig is not None else level
+        image = np.full((730, 640, 3), 255, np.uint8)
+        colours = self.BLANK + level.T[::-1, :, None] * (self.HOT - self.BLANK)  # velocity upwards
+        image[50:650, 20:620] = colours.repeat(30, 0).repeat(30, 1)
+        image = Image.fromarray(image)
+        draw = ImageDraw.Draw(image)
+        draw.font = ImageFont.load_default(22)
+        path = np.concatenate(self.path) if eig is None else np.zeros((0, 2))
+        for place, age in zip(path, np.linspace(0, 1, len(path)), strict=True):
+            draw.circle((320, 350) + place * (300, -300), 3, (int(90 + 160 * age), 120, int(235 * (1 - age))))
+        most = f"step 0 (blue) to {self.step} (orange)" if eig is None else f"up to {eig.max():.2g} nats"
+        words = ((20, 14), title, "la"), ((20, 655), "position -1.2", "la"), ((620, 655), "0.6", "ra")
+        for place, text, anchor in (*words, ((20, 690), f"velocity upwards, {most}", "la")):
+            draw.text(place, text, "black", anchor=anchor)
+        return np.asarray(image)
 
 
 # -------------------------------------------------------------------------------------------------- dynamics models
-# A dynamics model maps x = [state, one-hot action] to a distribution of y = [state change, reward]. All of them offer
-# fit(x, y, steps), predict(x) -> (mean, var), sample(mean, var) -> y, and the bonuses as functions of (mean, var).
+# A dynamics model maps x = [state, action] to y = [state change, reward, end] in M possible worlds: the members of an
+# ensemble, or one Gaussian process. It offers fit(x, y, steps), predict(x) -> mean and variance of y in every world,
+# (M, N, D), and eig(mean, var) -> (N,). The least and the largest y of its data are in `seen`.
 
 
 class BatchedMLP(nn.Module):
-    """Networks of the same size as one batch of matrices: a layer of all of them is one product.
+    """Networks of the same sizes as one batch of matrices: a layer of all of them is one product."""
 
-    Weights and biases of layer l are drawn from U(-g, g), g = gains[l] / sqrt(inputs of the layer).
+    def __init__(self, networks: int, sizes: tuple[int, ...]):
+        super().__init__()
+        self.layers = nn.ParameterList()  # weights (M, in, out) and biases (M, 1, out), drawn as torch draws nn.Linear
+        for fan_in, fan_out in pairwise(sizes):
+            for rows in (fan_in, 1):
+                self.layers.append((2 * torch.rand(networks, rows, fan_out) - 1) / math.sqrt(fan_in))
+        self.walk = tuple(self.layers)  # a ParameterList is slow to walk
+
+    def forward(self, x: Tensor, frozen: bool = False, dropout: float = 0.0) -> Tensor:
+        """(M, N, in) -> (M, N, out); frozen weights get no gradients, dropout is the share of hidden units left out."""
+        layers = [layer.detach() for layer in self.walk] if frozen else self.walk
+        for weight, bias in zip(layers[:-2:2], layers[1:-2:2], strict=True):
+            x = F.silu(torch.baddbmm(bias, x, weight))  # (M, N, width)
+            x = F.dropout(x, dropout) if dropout else x
+        return torch.baddbmm(layers[-1], x, layers[-2])
+
+
+class FourierFeatures(nn.Module):
+    """Random Fourier features (Rahimi and Recht, 2007), sqrt(2 / features) cos(w x + b), of the leading variables.
+
+    A sum of them with standard normal weights is a draw from a Gaussian process of that length-scale; a network on top
+    of them can bend at a wall, and what it learns in one place does not reach far beyond the length-scale.
     """
 
-    def __init__(self, networks: int, sizes: tuple[int, ...], gains: tuple[float, ...]):
+    def __init__(self, networks: int, dims: int, features: int, length_scale: float):
         super().__init__()
-        self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
-        for (fan_in, fan_out), gain in zip(pairwise(sizes), gains, strict=True):
-            bound = gain / math.sqrt(fan_in)
-            self.weights.append(nn.init.uniform_(torch.empty(networks, fan_in, fan_out), -bound, bound))
-            self.biases.append(nn.init.uniform_(torch.empty(networks, 1, fan_out), -bound, bound))
-        self.layers = tuple(zip(self.weights, self.biases, strict=True))  # a ParameterList is slow to walk
+        length_scale = length_scale * math.sqrt(dims / 2)  # distances grow with the number of variables
+        self.register_buffer("frequencies", torch.randn(networks, dims, features) / length_scale)
+        self.register_buffer("phases", 2 * math.pi * torch.rand(networks, 1, features))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(M, N, in) -> (M, N, out)."""
-        for weight, bias in self.layers[:-1]:
-            x = F.silu(torch.baddbmm(bias, x, weight))  # (M, N, width)
-        weight, bias = self.layers[-1]
-        return torch.baddbmm(bias, x, weight)
+        """(M, N, in) -> (M, N, features)."""
+        x = x[..., : self.frequencies.shape[1]]
+        return math.sqrt(2) * torch.baddbmm(self.phases, x, self.frequencies).cos()
 
 
-class DeepEnsemble(nn.Module):
-    """M probabilistic networks (Lakshminarayanan et al., 2017), trained and evaluated as one.
+class PriorEnsemble(nn.Module):
+    """M probabilistic networks (Lakshminarayanan et al., 2017), each with its own belief about what a place adds.
 
-    The wider the first layer is drawn (gain), the more the members differ where there is no data.
+    That is a linear function of Fourier features of the place, so a draw from a Gaussian process. Every member begins
+    with a draw of its own (a prior function, Osband et al., 2018) and keeps what the visited places leave of it:
+    members agree there and disagree elsewhere. The draws sum to 0 over the members, whose mean is left to the networks
+    but for reward and end, where the place also learns what the networks do not tell.
     """
 
+    PLACE_FEATURES, PLACE_NOISE = 128, 0.3  # variance of what is not the place's, over that of the prior
     MIN_LOG_VAR, MAX_LOG_VAR = -6.0, 2.0  # of the standardised targets
 
-    def __init__(
-        self,
-        in_dim: int,
-        out_dim: int,
-        members: int = 5,
-        width: int = 64,
-        gain: float = 1.0,
-        lr: float = 1e-3,
-        batch_size: int = 128,
-    ):
+    def __init__(self, in_dim: int, out_dim: int, args: Args):
         super().__init__()
-        self.members, self.lr, self.batch_size = members, lr, batch_size
-        self.networks = BatchedMLP(members, (in_dim, width, width, 2 * out_dim), (gain, 1.0, 1.0))
-        self.in_scale, self.out_scale = Standardizer(in_dim), Standardizer(out_dim)
-        self.optimizer = torch.optim.Adam(self.parameters(), lr=lr, fused=True)
+        self.members, self.min_eig_var, self.eig_outputs = args.ensemble_size, args.eig_noise**2, args.eig_outputs
+        dims = args.position_dims or out_dim - 2
+        self.features = FourierFeatures(self.members, dims, MODEL_FEATURES, LENGTH_SCALES[0])
+        sizes = (MODEL_FEATURES + in_dim - BODY, MODEL_WIDTH, MODEL_WIDTH, 2 * out_dim)
+        self.networks = BatchedMLP(self.members, sizes)
+        self.place = FourierFeatures(1, dims, self.PLACE_FEATURES, LENGTH_SCALES[1])
+        draws = torch.randn(self.members, self.PLACE_FEATURES, out_dim) / math.sqrt(self.PLACE_FEATURES)
+        draws[..., min(args.eig_outputs, out_dim - 2) :] = 0  # none on reward and end, nor on what EIG does not count
+        self.register_buffer("draws", args.prior_size * (draws - draws.mean(0)))  # (M, F, D)
+        self.register_buffer("weights", self.draws.clone())  # what the data leaves of them
+        self.register_buffer("seen", torch.zeros(2, out_dim))  # least and largest targets
+        self.out_scale = Standardizer(out_dim)
+        self.optimizer = torch.optim.Adam(self.networks.parameters(), MODEL_LR, fused=True)
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and log-variance of the standardised targets: (M, N, in) -> 2 x (M, N, D)."""
-        mean, raw = self.networks(x).chunk(2, -1)
+    @torch.no_grad()
+    def encode(self, x: Tensor) -> Tensor:
+        """What the networks see: (N, in) -> (M, N, code)."""
+        x = x.expand(self.members, -1, -1)
+        return torch.cat([self.features(x), x[..., BODY:]], -1)
+
+    def forward(self, code: Tensor, dropout: float = 0.0) -> tuple[Tensor, Tensor]:
+        """Mean and log-variance of the standardised targets by the networks: (M, N, code) -> 2 x (M, N, D)."""
+        mean, raw = self.networks(code, dropout=dropout).chunk(2, -1)
         return mean, self.MIN_LOG_VAR + (self.MAX_LOG_VAR - self.MIN_LOG_VAR) * raw.sigmoid()
 
     def fit(self, x: Tensor, y: Tensor, steps: int) -> float:
-        """Gradient steps on the Gaussian negative log-likelihood; every member draws its own mini-batches.
+        """Gradient steps on the beta-NLL (Seitzer et al., 2022) with beta = 1, then the weights of the place.
 
-        The learning rate falls to 0 within every call: at a constant rate the members jitter and EIG cannot fade.
+        The plain likelihood explains rare contacts with walls as noise; multiplied by the variance it does not. The
+        learning rate falls to 0 within every call: at a constant rate the members jitter and EIG cannot fade.
         """
-        self.in_scale.fit(x)
         self.out_scale.fit(y)
-        x, y = self.in_scale(x), self.out_scale(y)
-        indices = torch.randint(len(x), (steps, self.members, self.batch_size), device=x.device)
-        for step, index in enumerate(indices):
-            self.optimizer.param_groups[0]["lr"] = self.lr * (1 - step / steps)
-            mean, log_var = self(x[index])  # (M, B, D) each
-            loss = (log_var + (y[index] - mean).square() * (-log_var).exp()).mean(1).sum()  # 2 NLL, summed over members
+        self.seen.copy_(torch.stack([y.amin(0), y.amax(0)]))
+        code, targets, member = self.encode(x), self.out_scale(y), torch.arange(self.members)[:, None]
+        for step in range(steps):
+            self.optimizer.param_groups[0]["lr"] = MODEL_LR * (1 - step / steps)
+            index = torch.randint(len(x), (self.members, MODEL_BATCH))  # every member draws its own batch
+            mean, log_var = self(code[member, index], MODEL_DROPOUT)  # (M, B, D) each
+            error, var = (targets[index] - mean).detach(), log_var.detach().exp()
             self.optimizer.zero_grad()
-            loss.backward()
+            # the gradients of var * (log var + error^2 / var), with the first var held fixed
+            torch.autograd.backward([mean, log_var], [-2 * error / MODEL_BATCH, (var - error.square()) / MODEL_BATCH])
             self.optimizer.step()
-        return loss.item() / (2 * self.members)
+        with torch.no_grad():  # Bayesian linear regression, of 0 on state changes: w = (P'P + r I)^-1 (P'left + r draw)
+            features, ridge = self.place(x[None])[0], self.PLACE_NOISE * self.PLACE_FEATURES  # (N, F)
+            left = targets - self(code)[0]  # (M, N, D)
+            left[..., :-2] = 0
+            gram = features.mT @ features + ridge * torch.eye(self.PLACE_FEATURES)
+            self.weights.copy_(torch.linalg.solve(gram, features.mT @ left + ridge * self.draws))
+        return error.square().mean().item()
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and noise variance of every member, in the units of the targets: (N, in) -> 2 x (M, N, D)."""
-        mean, log_var = self(self.in_scale(x).expand(self.members, -1, -1))
-        return self.out_scale.mean + self.out_scale.scale * mean, self.out_scale.scale.square() * log_var.exp()
-
-    def sample(self, mean: Tensor, var: Tensor) -> Tensor:
-        """One draw from the mixture of the members: 2 x (M, N, D) -> (N, D)."""
-        rows = torch.arange(mean.shape[1], device=mean.device)
-        member = torch.randint(self.members, rows.shape, device=mean.device)  # (N,)
-        mean = mean[member, rows]  # (N, D)
-        return mean + var[member, rows].sqrt() * torch.randn_like(mean)
+        """Mean and noise variance of every member: (N, in) -> 2 x (M, N, D)."""
+        (mean, log_var), scale = self(self.encode(x)), self.out_scale.scale
+        mean = mean + self.place(x[None]) @ self.weights
+        return self.out_scale.mean + scale * mean, scale.square() * log_var.exp()
 
     def eig(self, mean: Tensor, var: Tensor) -> Tensor:
-        return mixture_eig(mean, var)
-
-    def entropy(self, mean: Tensor, var: Tensor) -> Tensor:
-        """H[mixture] = EIG + mean entropy of the members: (N,)."""
-        return mixture_eig(mean, var) + gaussian_entropy(var).mean(0)
-
-    def variance(self, mean: Tensor, var: Tensor) -> Tensor:
-        """Predictive variance, in units of the targets' own, summed over outputs: (N,)."""
-        return ((var.mean(0) + mean.var(0, correction=0)) / self.out_scale.scale.square()).sum(-1)
-
-    def error(self, mean: Tensor, var: Tensor, y: Tensor) -> Tensor:
-        """Distance of the outcome from the mean, in units of the targets' deviation: (N,)."""
-        return ((mean.mean(0) - y) / self.out_scale.scale).norm(dim=-1)
+        """EIG of a prediction, with at least the noise eig_noise: 2 x (M, N, D) -> (N,)."""
+        counted, floor = slice(self.eig_outputs), self.min_eig_var * self.out_scale.scale.square()
+        return mixture_eig(mean[..., counted], var.maximum(floor)[..., counted])
 
 
 class SparseGP(SVGP):
-    """Sparse variational GP (Titsias, 2009), on the inputs or, as a deep kernel, on learned features of them.
+    """Sparse variational GP (Titsias, 2009) on the inputs or, as a deep kernel, on learned features of them.
 
-    It computes in float64: its matrices are small, and ill-conditioned where transitions are alike.
+    In float64: its matrices are small, and ill-conditioned where transitions are alike. It is fitted to at most ROWS
+    transitions, half of them the newest and half a random part of the others, so that the cost of an update is bounded.
     """
 
-    def __init__(self, in_dim: int, out_dim: int, num_inducing: int, lr: float, features: nn.Module | None = None):
-        super().__init__(in_dim, out_dim, num_inducing, features=features)
+    INDUCING, ROWS, WIDTH = 64, 2000, 64  # WIDTH: of the deep kernel's features
+
+    def __init__(self, in_dim: int, out_dim: int, args: Args):
+        features = ResNetFeatures(in_dim, self.WIDTH) if args.dynamics == "dk" else None
+        super().__init__(in_dim, out_dim, self.INDUCING, features=features)
         self.double()
-        self.lr = lr
+        if GP_UNITS:  # not those of the data: a distance is the same however far the agent has got
+            self.in_scale.scale.copy_(torch.tensor(GP_UNITS))
+            self.in_scale.fit = lambda x: None
+        self.min_eig_var, self.eig_outputs = args.eig_noise**2, args.eig_outputs
+        self.register_buffer("seen", torch.zeros(2, out_dim))  # least and largest targets
 
     def fit(self, x: Tensor, y: Tensor, steps: int) -> float:
-        super().fit(x, y, steps, self.lr)
-        with torch.no_grad():
-            return -float(self.collapsed_bound(x, y)) / len(x)
+        self.seen.copy_(torch.stack([y.amin(0), y.amax(0)]))
+        if len(x) > self.ROWS:
+            older = torch.randperm(len(x) - self.ROWS // 2)[: self.ROWS // 2]
+            x, y = (torch.cat([part[older], part[-self.ROWS // 2 :]]) for part in (x, y))
+        return super().fit(x, y, steps, GP_LR)
 
     def predict(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance of the latent function: (N, in) -> 2 x (N, D)."""
+        """Mean and variance of the outcome, in one world: (N, in) -> 2 x (1, N, D)."""
         mean, var = super().predict(x)
-        return mean.to(x.dtype), var.to(x.dtype)
-
-    def sample(self, mean: Tensor, var: Tensor) -> Tensor:
-        """One draw of the outcome: 2 x (N, D) -> (N, D)."""
-        return mean + self.total(var).sqrt() * torch.randn_like(mean)
-
-    def total(self, var: Tensor) -> Tensor:
-        """Variance of an outcome: of the function and of the noise."""
-        return var + self.noise.detach().to(var.dtype)
+        return mean[None], (var + self.noise.detach().to(var.dtype))[None]
 
     def eig(self, mean: Tensor, var: Tensor) -> Tensor:
-        return gaussian_eig(var, self.noise.detach().to(var.dtype))
+        """EIG of a prediction, with at least the noise eig_noise: 2 x (1, N, D) -> (N,)."""
+        counted, noise = slice(self.eig_outputs), self.noise.detach().to(var.dtype)
+        floor = (self.min_eig_var * self.out_scale.scale.square()).to(var.dtype)
+        return gaussian_eig((var[0] - noise).clamp_min(0)[:, counted], noise.maximum(floor)[counted])
 
-    def entropy(self, mean: Tensor, var: Tensor) -> Tensor:
-        return gaussian_entropy(self.total(var))
 
-    def variance(self, mean: Tensor, var: Tensor) -> Tensor:
-        """Predictive variance, in units of the targets' own, summed over outputs: (N,)."""
-        return (self.total(var) / self.out_scale.scale.square().to(var.dtype)).sum(-1)
-
-    def error(self, mean: Tensor, var: Tensor, y: Tensor) -> Tensor:
-        """Distance of the outcome from the mean, in units of the targets' deviation: (N,)."""
-        return ((mean - y) / self.out_scale.scale.to(mean.dtype)).norm(dim=-1)
-
+Dynamics = PriorEnsemble | SparseGP
 
 # ---------------------------------------------------------------------------------------------------------- bonuses
-
-
-def gaussian_entropy(var: Tensor) -> Tensor:
-    """Entropy of diagonal Gaussians, in nats: (..., D) -> (...)."""
-    return 0.5 * (2 * math.pi * math.e * var).log().sum(-1)
 
 
 def gaussian_eig(var: Tensor, noise: Tensor) -> Tensor:
@@ -380,115 +416,125 @@ def mixture_eig(mean: Tensor, var: Tensor) -> Tensor:
     return -log_overlap.exp().mean(1).log().mean(0)
 
 
-# ------------------------------------------------------------------------------------------------------- PPO policy
+def bonuses(dynamics: Dynamics, mean: Tensor, var: Tensor, y: Tensor | None = None) -> dict[str, Tensor]:
+    """Intrinsic rewards (N,) of a prediction 2 x (M, N, D) and, where the outcome y (N, D) is known, of its error.
+
+    A bonus of your own is a line here, and its name in Args.
+    """
+    scale = dynamics.out_scale.scale.to(mean.dtype)  # deviation of the targets, the unit of variance and error
+    total = var.mean(0) + mean.var(0, correction=0)  # of the mixture of the worlds, (N, D)
+    found = {"eig": dynamics.eig(mean, var), "variance": (total / scale.square()).sum(-1)}
+    found["entropy"] = 0.5 * (2 * math.pi * math.e * total).log().sum(-1)  # of a Gaussian with its moments, in nats
+    if y is not None:
+        found["error"] = ((y - mean.mean(0)) / scale).norm(dim=-1)
+    return found
 
 
-def gae(
-    rewards: Tensor, values: Tensor, next_values: Tensor, terminated: Tensor, gamma: float, gae_lambda: float
-) -> Tensor:
-    """Generalised advantage estimate; tensors and result are (T, N)."""
-    continues = 1 - terminated
-    delta = rewards + gamma * continues * next_values - values
-    decay = gamma * gae_lambda * continues
-    advantages = torch.zeros_like(rewards)
-    last = torch.zeros_like(rewards[0])
-    for t in reversed(range(len(rewards))):
-        last = delta[t] + decay[t] * last
-        advantages[t] = last
-    return advantages
+# ----------------------------------------------------------------------------------------------------------- solver
 
 
 class PPO(nn.Module):
-    """Actor and critic, and the clipped update of Schulman et al. (2017)."""
+    """Actor and critic on Fourier features of the state, and the clipped update of Schulman et al. (2017)."""
 
-    def __init__(self, observation_space: gym.spaces.Box, action_space: gym.spaces.Discrete, args: Args):
+    WIDTH, FEATURES, LENGTH_SCALE = 64, 64, POLICY_SCALE
+    VALUE_WEIGHT, MAX_GRADIENT = 0.5, 0.5  # c_1; largest norm of the gradient
+
+    def __init__(self, state_dim: int, num_actions: int, args: Args):
         super().__init__()
-        low, high = torch.as_tensor(observation_space.low), torch.as_tensor(observation_space.high)
-        self.register_buffer("centre", (high + low) / 2)
-        self.register_buffer("radius", (high - low) / 2)
-        self.num_actions = int(action_space.n)
-        sizes = (len(low), args.policy_width, args.policy_width, self.num_actions)
-        self.networks = BatchedMLP(2, sizes, (3.0, 3.0, 0.0))  # the first policy is uniform, the first value 0
-        self.optimizer = torch.optim.Adam(self.parameters(), lr=args.policy_lr, eps=1e-5, fused=True)
         self.args = args
+        self.register_buffer("codes", torch.eye(num_actions))  # actions as the model sees them
+        self.features = FourierFeatures(1, state_dim, self.FEATURES, self.LENGTH_SCALE)
+        self.networks = BatchedMLP(2, (self.FEATURES + state_dim, self.WIDTH, self.WIDTH, num_actions))
+        for last in self.networks.walk[-2:]:
+            nn.init.zeros_(last)  # the first policy is uniform, the first value 0
+        self.optimizer = torch.optim.Adam(self.networks.parameters(), args.policy_lr, eps=1e-5, fused=True)
 
     def forward(self, state: Tensor) -> tuple[Tensor, Tensor]:
         """Logits and value: (N, S) -> (N, A), (N,). Actor and critic are the two networks of the batch."""
-        out = self.networks(((state - self.centre) / self.radius).expand(2, -1, -1))  # (2, N, A)
+        code = torch.cat([self.features(state[None])[0], state], -1)
+        out = self.networks(code.expand(2, -1, -1))  # (2, N, A)
         return out[0], out[1, :, 0]
 
     @torch.no_grad()
     def act(self, state: Tensor) -> Tensor:
-        """Sample actions with the Gumbel-max trick: (N, S) -> (N,)."""
+        """Indices of actions, drawn with the Gumbel-max trick: (N, S) -> (N,)."""
         logits, _ = self(state)
         return (logits - torch.empty_like(logits).exponential_().log()).argmax(-1)
 
-    def update(
-        self, states: Tensor, actions: Tensor, rewards: Tensor, next_states: Tensor, terminated: Tensor
-    ) -> dict[str, float]:
-        """Clipped gradient steps on N trajectories of T steps: (T, N, S), (T, N), (T, N), (T, N, S), (T, N)."""
+    @torch.no_grad()
+    def batches(self, states: Tensor, actions: Tensor, rewards: Tensor, afters: Tensor, survival: Tensor) -> Iterator:
+        """G batches of states, actions, their log-probabilities, generalised advantages and returns.
+
+        From K trajectories of T steps: states and those after them (T, K, S), actions, rewards and survival (T, K).
+        """
         args = self.args
-        with torch.no_grad():
-            logits, values = self(states.flatten(0, 1))  # (T * N, A), (T * N,)
-            _, next_values = self(next_states.flatten(0, 1))
-            values, next_values = values.view_as(rewards), next_values.view_as(rewards)  # (T, N) each
-            advantages = gae(rewards, values, next_values, terminated, args.gamma, args.gae_lambda)
-            returns = (advantages + values).flatten()  # (T * N,)
-            states, actions, advantages = states.flatten(0, 1), actions.flatten()[:, None], advantages.flatten()
-            old_log_prob = logits.log_softmax(-1).gather(1, actions).squeeze(1)  # (T * N,)
+        logits, values = self(states.flatten(0, 1))  # (T * K, A), (T * K,)
+        discounts = args.gamma * survival
+        deltas = rewards + discounts * self(afters.flatten(0, 1))[1].view_as(rewards) - values.view_as(rewards)
+        advantages, ahead = torch.empty_like(rewards), torch.zeros_like(rewards[0])
+        for t in reversed(range(len(rewards))):
+            advantages[t] = ahead = deltas[t] + args.gae_lambda * discounts[t] * ahead
+        log_probs = logits.log_softmax(-1).gather(1, actions.view(-1, 1))[:, 0]
+        columns = states.flatten(0, 1), actions.flatten(), log_probs, advantages.flatten()
+        columns += (columns[-1] + values,)
         batches = []
         while len(batches) < args.policy_updates:
-            batches.extend(torch.randperm(len(states), device=states.device).chunk(args.minibatches))
-        for batch in batches[: args.policy_updates]:
-            logits, value = self(states[batch])  # (B, A), (B,)
-            log_probs = logits.log_softmax(-1)  # (B, A)
-            ratio = (log_probs.gather(1, actions[batch]).squeeze(1) - old_log_prob[batch]).exp()  # (B,)
-            advantage = advantages[batch]
-            advantage = (advantage - advantage.mean()) / (advantage.std() + args.advantage_floor)
-            clipped = ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)
-            policy_loss = -torch.min(ratio * advantage, clipped * advantage).mean()
-            value_loss = 0.5 * (value - returns[batch]).square().mean()
-            entropy = -(log_probs.exp() * log_probs).sum(-1).mean()
-            loss = policy_loss + args.vf_coef * value_loss - args.ent_coef * entropy
-            self.optimizer.zero_grad()
-            loss.backward()
-            nn.utils.clip_grad_norm_(self.parameters(), args.max_grad_norm)
-            self.optimizer.step()
-        return {"policy_loss": policy_loss.item(), "value_loss": value_loss.item(), "entropy": entropy.item()}
+            batches.extend(torch.randperm(len(values)).chunk(args.minibatches))
+        return [[column[batch] for column in columns] for batch in batches[: args.policy_updates]]
+
+    def update(self, states: Tensor, actions: Tensor, old_log_probs: Tensor, advantages: Tensor, returns: Tensor):
+        """One gradient step on a batch (N, S), (N,), ...; its losses and the policy's entropy."""
+        args = self.args
+        logits, values = self(states)  # (N, A), (N,)
+        log_probs = logits.log_softmax(-1)
+        ratio = (log_probs.gather(1, actions[:, None])[:, 0] - old_log_probs).clamp_max(10).exp()
+        clipped = ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)
+        advantages = (advantages - advantages.mean()) / (advantages.std() + args.advantage_floor)
+        policy_loss = -torch.min(ratio * advantages, clipped * advantages).mean()
+        value_loss = 0.5 * (values - returns).square().mean()
+        doubt = (
+            log_probs.mean()
+        )  # -KL(uniform, policy) - log A: its gradient, unlike entropy's, unsettles a sure policy
+        self.optimizer.zero_grad()
+        (policy_loss + self.VALUE_WEIGHT * value_loss - args.ent_coef * doubt).backward()
+        nn.utils.clip_grad_norm_(self.networks.parameters(), self.MAX_GRADIENT)
+        self.optimizer.step()
+        return {"policy": policy_loss, "value": value_loss, "doubt": doubt}
 
 
 # ------------------------------------------------------------------------------------------------------ imagination
 
 
 @torch.no_grad()
-def imagine(
-    policy: PPO, dynamics: DeepEnsemble | SparseGP, start: Tensor, rollouts: int, horizon: int, goal: float
-) -> tuple[list[Tensor], Tensor, Tensor]:
-    """K trajectories of J steps from start, (S,) or (K, S), inside the model: no real environment takes part.
+def imagine(policy: PPO, dynamics: Dynamics, start: Tensor, extrinsic: bool, eta: float, args: Args) -> tuple:
+    """Alg. 1, lines 7 to 9: K trajectories of J steps inside the model, from the states start (K, S).
 
-    A trajectory that gets to a position where a real run has ended (goal; infinite until then) ends too, and another
-    one begins at the start. Returns states (J, K, S), actions, rewards, next states, terminations, and the mean and
-    variance that the model predicted, ([M,] J * K, D), from which the bonus is computed in one call.
+    Returns states (J, K, S), actions (J, K), rewards, the states after them, and survival, the probability that a step
+    does not end the episode. A trajectory lives in one world, and no outcome is believed beyond those seen. The reward
+    is the mean of the worlds: of the same expectation as a draw, without noise that would drown a bonus that fades.
     """
-    low, high = policy.centre - policy.radius, policy.centre + policy.radius
-    one_hot = torch.eye(policy.num_actions, device=start.device)
-    state = start = start.expand(rollouts, -1)  # (K, S)
-    steps, means, variances = [], [], []
-    for _ in range(horizon):
+    state, steps, row = start, [], torch.arange(len(start))
+    for _ in range(args.horizon):
         action = policy.act(state)  # (K,)
-        mean, var = dynamics.predict(torch.cat([state, one_hot[action]], -1))  # ([M,] K, D) each
-        y = dynamics.sample(mean, var)  # (K, D)
-        next_state = torch.clamp(state + y[:, :-1], low, high)  # (K, S), kept inside the box of valid states
-        terminated = next_state[:, :1] >= goal  # (K, 1)
-        steps.append((state, action, y[:, -1], next_state, terminated[:, 0].float()))
-        means.append(mean)
-        variances.append(var)
-        state = torch.where(terminated, start, next_state)
-    trajectories = [torch.stack(column) for column in zip(*steps, strict=True)]  # (J, K, ...) each
-    return trajectories, torch.cat(means, -2), torch.cat(variances, -2)
+        own = torch.rand(len(start)) >= args.random_actions  # (K,)
+        action = torch.where(own, action, torch.randint_like(action, len(policy.codes)))
+        mean, var = dynamics.predict(torch.cat([state, policy.codes[action]], -1))  # (M, K, D) each
+        world = row % len(mean)
+        y = mean[world, row] + var[world, row].sqrt() * torch.randn_like(mean[0])  # (K, D)
+        y = y.clamp(*dynamics.seen)
+        after = valid(state, y[:, :-2])
+        steps.append((state, action, y, after, mean, var))
+        state = after
+    *columns, means, variances = zip(*steps, strict=True)
+    states, actions, y, afters = (torch.stack(column) for column in columns)  # (J, K, ...) each
+    mean, var = torch.cat(means, 1), torch.cat(variances, 1)  # (M, J * K, D) each
+    rewards = extrinsic * mean[..., -2].mean(0).clamp(*dynamics.seen[:, -2])
+    if eta:  # r = r^e + eta r^i
+        rewards = rewards + eta * bonuses(dynamics, mean, var)[args.bonus]
+    return states, actions, rewards.view(actions.shape), afters, 1 - y[..., -1]
 
 
-# -------------------------------------------------------------------------------------------------------------- main
+# ------------------------------------------------------------------------------------------------- input and output
 
 
 def refuse(message: str) -> None:
@@ -498,234 +544,215 @@ def refuse(message: str) -> None:
 
 def check(args: Args) -> None:
     """Refuse bad input before anything is written."""
+    ranges = {name: bounds for bounds, names in RANGES.items() for name in names.split()}
+    for name, value in asdict(args).items():
+        low, high = ranges.get(name, (1, math.inf))
+        if type(value) in (int, float) and not (low <= value <= high and math.isfinite(value)):
+            refuse(f"--{name.replace('_', '-')} is {value}, it must be a number from {low:g} to {high:g}")
     if args.method == "pts-be" and args.bonus == "error":
         refuse("--bonus error needs the real next state: use it with --method be, or choose eig, entropy or variance")
-    for name, value in asdict(args).items():
-        flag = f"--{name.replace('_', '-')}"
-        if type(value) is int and value < 1 and name not in ("seed", "warmup_steps"):
-            refuse(f"{flag} is {value}, it must be at least 1")
-        if type(value) in (int, float) and not 0 <= value < math.inf:
-            refuse(f"{flag} is {value}, it must be a number from 0 up")
-    rows = args.rollouts * args.horizon if args.method in ("pts", "pts-be") else args.rollout_steps
-    if rows % args.minibatches or rows < 2 * args.minibatches:
-        what = "--rollouts times --horizon" if args.method in ("pts", "pts-be") else "--rollout-steps"
-        refuse(
-            f"{what} is {rows}, it must be a multiple of --minibatches ({args.minibatches}), and at least twice that"
-        )
     if args.cuda and not torch.cuda.is_available():
         refuse("--cuda was asked for, but PyTorch sees no GPU: leave it out to run on the CPU")
-    for flag, packages in {"track": ("wandb",), "capture_video": ("pygame", "moviepy")}.items():
-        missing = [package for package in packages if find_spec(package) is None]
-        if getattr(args, flag) and missing:
-            refuse(f"--{flag.replace('_', '-')} needs packages that are not installed: pip install {' '.join(missing)}")
 
 
-def require_finite(values: dict[str, float], step: int) -> None:
-    for name, value in values.items():
-        if not math.isfinite(value):
-            raise FloatingPointError(f"{name} is {value} at step {step}")
+def say(text: str, end: str = "\n") -> None:
+    """Print, on a terminal over the line of progress, whatever has become of it."""
+    try:
+        print(f"\r{text:<100}" if os.isatty(1) else text, end=end, flush=True)
+    except (OSError, ValueError):
+        sys.stdout = None
 
 
-def git_commit() -> str | None:
-    """Commit of this file's repository, with -dirty where Python files differ from it."""
-
-    def git(*command: str) -> str:
-        folder = str(Path(__file__).resolve().parent)
-        return subprocess.run(
-            ["git", "-C", folder, *command], capture_output=True, text=True, check=False
-        ).stdout.strip()
-
-    commit = git("rev-parse", "HEAD")
-    return commit + ("-dirty" if git("status", "--porcelain", "--", "*.py") else "") if commit else None
+def attempt(task: Callable, *inputs):
+    """Do what may fail without loss, for a line of warning: each part fails in its own way."""
+    try:
+        return task(*inputs)
+    except Exception as error:
+        say(f"warning: {task.__name__} failed: {error}")
 
 
-def write_json(path: Path, content: dict) -> None:
-    """Atomic: a reader sees the whole file or none."""
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(content, indent=2) + "\n")
-    os.replace(temporary, path)
+class Run:
+    """The folder of a run: what is logged and left there, and an ending that loses nothing."""
+
+    def __init__(self, args: Args, visits: Visits, **models: nn.Module):
+        self.args, self.visits, self.models, self.start, self.stopped = args, visits, models, time.time(), 0
+        self.kind = {"method": args.method, "bonus": args.bonus if args.method in ("be", "pts-be") else None}
+        self.kind["dynamics"] = args.dynamics if args.method in ("be", "pts", "pts-be") else None
+        self.label = "-".join(filter(None, self.kind.values()))
+        default = f"{visits.name}__{self.label}__{args.seed}__{time.time_ns() // 10**6}"
+        self.folder = Path("runs", args.run_name or default)
+        if Path("runs").resolve() not in self.folder.resolve().parents or self.folder.exists():
+            refuse(f"--run-name {args.run_name}: {self.folder} is taken or not in runs/, choose another name")
+        if args.track:
+            import wandb
+
+            place = {"project": args.wandb_project_name, "entity": args.wandb_entity, "name": self.folder.name}
+            wandb.init(**place, config=asdict(args), sync_tensorboard=True, save_code=True)
+        self.writer = SummaryWriter(self.folder)
+        table = "".join(f"|{flag}|{value}|\n" for flag, value in asdict(args).items())
+        self.writer.add_text("hyperparameters", f"|param|value|\n|-|-|\n{table}")
+
+    def __enter__(self) -> "Run":
+        """From here on Ctrl-C and SIGTERM ask the loop to end."""
+        numbers = signal.SIGINT, signal.SIGTERM
+        self.handlers = {n: signal.signal(n, lambda n, _: setattr(self, "stopped", n)) for n in numbers}
+        return self
+
+    def __exit__(self, _, error: BaseException | None, __) -> None:
+        """After the loop, or with what is not finite in it: what was learned is kept."""
+        for number, handler in self.handlers.items():
+            signal.signal(number, handler)
+        path, failed = self.folder / "model.pt", isinstance(error, FloatingPointError)
+        if self.args.save_model or failed:
+            learned = {name: model.state_dict() for name, model in self.models.items()}
+            torch.save({"args": asdict(self.args), **learned}, path)
+        if failed:
+            print(f"error: {error}; what was learned is in {path}", file=sys.stderr)
+            raise SystemExit(1)
+
+    def log(self, step: int, group: str, values: dict[str, float | Tensor]) -> None:
+        """Means of values as group/name; one that is not finite ends the run."""
+        for name, value in values.items():
+            mean = torch.as_tensor(value).float().mean().item()
+            if not math.isfinite(mean):
+                raise FloatingPointError(f"{group}/{name} is {mean} at step {step}")
+            self.writer.add_scalar(f"{group}/{name}", mean, step)
+
+    def progress(self, step: int) -> None:
+        """Log the measures of the visits and, on a terminal, rewrite the line that tells how far the run is."""
+        metrics, speed = self.visits.metrics(), step / (time.time() - self.start)
+        self.log(step, "charts", {"SPS": speed} | {name: v for name, v in metrics.items() if isinstance(v, float)})
+        if os.isatty(1):
+            total, pace = self.args.total_timesteps, f"{speed:.0f} steps/s"
+            left = f"at most {(total - step) / speed:.0f} s left"
+            say(f"step {step}/{total}  coverage {metrics['coverage']:.2f}  {pace}  {left}", end="")
+
+    def finish(self, step: int, total_return: float, tasks: list[tuple]) -> dict:
+        """result.json first, atomically, and again when each of the tasks, which may fail, has added to it."""
+        args, metrics, seconds = self.args, self.visits.metrics(), time.time() - self.start
+        result = {"script": Path(__file__).stem, **self.kind, "env": self.visits.name, "seed": args.seed}
+        result |= {"total_timesteps": args.total_timesteps, "steps": step, "episodic_return": total_return}
+        result |= {"solved": metrics["solved_step"] is not None, **metrics, "interrupted": self.stopped > 0}
+        result |= {"wall_time_s": seconds, "sps": step / seconds, "args": asdict(args)}
+        for task in [(dict,), *tasks]:  # the first adds nothing
+            result |= attempt(*task) or {}
+            (self.folder / "result.tmp").write_text(json.dumps(result, indent=2) + "\n")
+            os.replace(self.folder / "result.tmp", self.folder / "result.json")
+        self.writer.close()
+        reached = f"goal reached at step {result['solved_step']}" if result["solved"] else "goal not reached"
+        say(f"{reached}, coverage {result['coverage']:.2f}, {seconds:.1f} s, {self.folder}/summary.png")
+        if self.stopped:
+            raise SystemExit(128 + self.stopped)
+        return result
 
 
-def as_image(grid: np.ndarray) -> np.ndarray:
-    """Values over (position, velocity) as grey levels, 12 pixels a cell, velocity upwards."""
-    return np.kron(grid.T[::-1] / max(float(grid.max()), 1e-12), np.ones((12, 12)))
+def show(run: Run, step: int, dynamics: Dynamics | None) -> None:
+    """The path and, once there is a model, its EIG: as pictures for TensorBoard and, side by side, as summary.png."""
+    pictures = {"visits": run.visits.picture(f"{run.visits.name}, {run.label}, seed {run.args.seed}: {step} steps")}
+    if dynamics is not None:
+        mean, var = dynamics.predict(torch.as_tensor(run.visits.probes()))
+        eig = bonuses(dynamics, mean, var)["eig"].cpu().numpy()
+        pictures["eig_map"] = run.visits.picture("expected information gain", eig)
+    for name, picture in pictures.items():
+        run.writer.add_image(name, picture, step, dataformats="HWC")
+    Image.fromarray(np.concatenate(list(pictures.values()), 1)).save(run.folder / "summary.png")
+    np.save(run.folder / "path.npy", np.concatenate(run.visits.path))
+
+
+def film(policy: PPO, args: Args, folder: Path) -> None:
+    """A video of what the policy does after the run, without learning."""
+    env, _ = make_env(args, "rgb_array")
+    env = gym.wrappers.RecordVideo(env, str(folder), disable_logger=True)
+    state, _ = env.reset(seed=args.seed)
+    for _ in range(FILMED):
+        state, _, terminated, _, _ = env.step(int(policy.act(torch.as_tensor(state)[None])))
+        if terminated:
+            break
+    env.close()
+
+
+# -------------------------------------------------------------------------------------------------------------- main
 
 
 def main(args: Args) -> dict:
     check(args)
-    start_time = time.time()
-    env_name = f"NoisyMountainCar-{args.noise}"
-    run_name = args.run_name or f"{env_name}__{args.exp_name}__{args.seed}__{int(start_time)}"
-    run_dir = Path("runs") / run_name
-    if args.track:
-        import wandb
-
-        wandb.init(project="ptsbe", name=run_name, config=asdict(args), sync_tensorboard=True, save_code=True)
-    writer = SummaryWriter(run_dir)
-    table = "\n".join(f"|{name}|{value}|" for name, value in asdict(args).items())
-    writer.add_text("hyperparameters", f"|param|value|\n|-|-|\n{table}")
-
+    if args.cuda:
+        torch.set_default_device("cuda")  # of every tensor that is made from here on
     torch.manual_seed(args.seed)
-    device = torch.device("cuda" if args.cuda else "cpu")
-    env = NoisyMountainCar(args.noise, render_mode="rgb_array" if args.capture_video else None)
-    if args.capture_video:
-        env = gym.wrappers.RecordVideo(env, str(run_dir / "videos"), episode_trigger=lambda _: True)
-    env.action_space.seed(args.seed)
-    grid = CoverageGrid()
+    env, visits = make_env(args)
     state_dim, num_actions = env.observation_space.shape[0], int(env.action_space.n)
-    in_dim, out_dim = state_dim + num_actions, state_dim + 1
-    one_hot = torch.eye(num_actions, device=device)
+    in_dim, out_dim = state_dim + num_actions, state_dim + 2
+    plans, explores = args.method in ("pts", "pts-be"), args.method in ("be", "pts-be")
+    extrinsic = args.extrinsic or not explores  # whether the reward of the environment counts
 
-    # Alg. 1, line 1: policy, buffer, dynamics model
-    with device:  # whatever is made here lives on it
-        policy = PPO(env.observation_space, env.action_space, args)
-        if args.dynamics == "de":
-            size = args.ensemble_size, args.model_width
-            dynamics = DeepEnsemble(in_dim, out_dim, *size, args.model_gain, args.model_lr, args.model_batch)
-        else:
-            features = ResNetFeatures(in_dim, args.model_width) if args.dynamics == "dk" else None
-            dynamics = SparseGP(in_dim, out_dim, args.inducing_points, args.gp_lr, features)
-    model_updates = args.model_updates if args.dynamics == "de" else args.gp_updates
-    xs = torch.zeros(args.total_timesteps, in_dim, device=device)  # [state, one-hot action]
-    ys = torch.zeros(args.total_timesteps, out_dim, device=device)  # [state change, reward]
-    real_actions = torch.zeros(args.total_timesteps, dtype=torch.long, device=device)
-    terminations = torch.zeros(args.total_timesteps, device=device)
+    # Alg. 1, line 1: policy, model, and D_env as rows of [state, action] and [state change, reward, end]
+    policy = PPO(state_dim, num_actions, args)
+    dynamics = (PriorEnsemble if args.dynamics == "de" else SparseGP)(in_dim, out_dim, args)
+    xs, ys = torch.zeros(args.total_timesteps, in_dim), torch.zeros(args.total_timesteps, out_dim)
+    step = fitted = updated = 0  # steps taken, and those when model and policy were last updated
 
-    plans = args.method in ("pts", "pts-be")
-    reacts = args.method in ("ppo", "be")
-    with_bonus = args.method in ("be", "pts-be")
-    with_extrinsic = args.extrinsic or not with_bonus
-    needs_model = plans or args.method == "be" or args.track_measures
-    fitted_steps = 0  # transitions that the dynamics model has seen
-    last_policy_step = 0
-    goal = math.inf  # lowest position at which a run has ended, unknown before the first time
-    solved_step, episode_start, total_return, failure = None, 0, 0.0, None
-
-    state, _ = env.reset(seed=args.seed)
-    grid.visit(state)
-    next_print = time.time() + 0.5
-    try:
-        for step in range(1, args.total_timesteps + 1):  # Alg. 1, line 2
-            # Alg. 1, line 3: act
-            state_tensor = torch.as_tensor(state, device=device)
-            at_random = args.method == "random" or step <= args.warmup_steps
-            action = int(env.action_space.sample()) if at_random else int(policy.act(state_tensor[None]))
-            next_state, reward, terminated, _, _ = env.step(action)  # never truncated
-            require_finite({"the position": next_state[0], "the velocity": next_state[1]}, step)
-
-            # Alg. 1, line 4: store the transition
-            xs[step - 1] = torch.cat([state_tensor, one_hot[action]])
-            ys[step - 1, :-1] = torch.as_tensor(next_state, device=device) - state_tensor
-            ys[step - 1, -1] = reward
-            real_actions[step - 1] = action
-            terminations[step - 1] = float(terminated)
-            total_return += reward
-            grid.visit(next_state)
-            state = next_state
-            if terminated:
-                solved_step = solved_step or step
-                goal = min(goal, float(next_state[0]))
-                writer.add_scalar("charts/episodic_length", step - episode_start, step)
-                writer.add_scalar("charts/episodic_return", float(ys[episode_start:step, -1].sum()), step)
-                episode_start = step
-                state, _ = env.reset()
-                grid.visit(state)
-
-            if step % 10 == 0:
-                writer.add_scalar("charts/coverage", grid.coverage(), step)
-            if time.time() > next_print:
-                next_print = time.time() + 0.2
-                sps = step / (time.time() - start_time)
-                left = (args.total_timesteps - step) / sps
-                status = f"step {step}/{args.total_timesteps}  coverage {grid.coverage():.2f}  {sps:.0f} steps/s"
-                print(f"\r{status}  {left:.0f} s left  ", end="", flush=True)
-
-            if step < args.warmup_steps:  # Alg. 1, line 5
-                continue
-            eta = args.eta * args.eta_decay ** (step / 1000)
-
-            # Alg. 1, lines 14 to 18. The model comes first, so that the first planning has one.
-            if needs_model and step % args.model_interval == 0:
-                if fitted_steps:
-                    new_x, new_y = xs[fitted_steps:step], ys[fitted_steps:step]
-                    mean, var = dynamics.predict(new_x)
-                    writer.add_scalar("bonus/eig", dynamics.eig(mean, var).mean(), step)
-                    writer.add_scalar("bonus/entropy", dynamics.entropy(mean, var).mean(), step)
-                    writer.add_scalar("bonus/error", dynamics.error(mean, var, new_y).mean(), step)
-                losses = {"dynamics_loss": dynamics.fit(xs[:step], ys[:step], model_updates)}  # Alg. 1, line 16
-                fitted_steps = step
-                require_finite(losses, step)
-                writer.add_scalar("losses/dynamics_loss", losses["dynamics_loss"], step)
-                writer.add_scalar("charts/SPS", step / (time.time() - start_time), step)
-
-            if plans and fitted_steps and step % args.policy_interval == 0:  # Alg. 1, line 6
-                # Alg. 1, lines 7 and 8: K imagined trajectories of J steps from the current state
-                start = torch.as_tensor(state, device=device)  # (S,)
-                trajectories, mean, var = imagine(policy, dynamics, start, args.rollouts, args.horizon, goal)
-                states, actions, rewards, next_states, ended = trajectories
-                # Alg. 1, line 9: r = r^e + eta r^i
-                rewards = rewards if with_extrinsic else torch.zeros_like(rewards)  # (J, K)
-                if with_bonus:
-                    rewards = rewards + eta * getattr(dynamics, args.bonus)(mean, var).view_as(rewards)
-            elif reacts and step - last_policy_step >= args.rollout_steps and (fitted_steps or not needs_model):
-                # the same on the real transitions since the last update, as one trajectory
-                new = slice(last_policy_step, step)
-                states, actions, ended = xs[new, None, :state_dim], real_actions[new, None], terminations[new, None]
-                next_states = states + ys[new, None, :-1]  # (T, 1, S)
-                rewards = ys[new, None, -1] if with_extrinsic else torch.zeros_like(ended)  # (T, 1)
-                if with_bonus:
-                    mean, var = dynamics.predict(xs[new])
-                    outcome = (ys[new],) if args.bonus == "error" else ()
-                    rewards = rewards + eta * getattr(dynamics, args.bonus)(mean, var, *outcome)[:, None]
-                last_policy_step = step
+    state = torch.as_tensor(env.reset(seed=args.seed)[0])
+    visits.add(state[None].cpu().numpy(), step)
+    with Run(args, visits, policy=policy, dynamics=dynamics) as run:
+        while step < args.total_timesteps and not run.stopped:  # line 2
+            eta = args.eta * args.eta_decay ** (step / 1000) if explores else 0.0
+            if args.method == "random" or step < args.warmup_steps:  # line 3
+                action = int(env.action_space.sample())
             else:
+                action = int(policy.act(state[None]))
+            after, reward, terminated, truncated, info = env.step(action)
+            if not np.isfinite(after).all():
+                raise FloatingPointError(f"the state after step {step} is not finite")
+            after = torch.as_tensor(after)
+            xs[step] = torch.cat([state, policy.codes[action]])  # line 4
+            ys[step] = torch.cat([change(state, after), torch.tensor([reward, terminated])])
+            state, step = after, step + 1
+            visits.add(state[None].cpu().numpy(), step, terminated)
+            run.progress(step)
+            run.log(step, "charts", {"cumulative_reward": ys[:step, -2].sum()})
+            if terminated or truncated:
+                episode = info["episode"]
+                run.log(step, "charts", {"episodic_return": episode["r"], "episodic_length": episode["l"]})
+                state = torch.as_tensor(env.reset()[0])
+                visits.add(state[None].cpu().numpy(), step)
+            if step % PICTURES == 0:
+                attempt(show, run, step, dynamics if fitted else None)
+
+            if args.method == "random" or step < args.warmup_steps:  # line 5
                 continue
-            losses = policy.update(states, actions, rewards, next_states, ended)  # Alg. 1, lines 10 to 12
-            require_finite(losses, step)
-            for name, value in losses.items():
-                writer.add_scalar(f"losses/{name}", value, step)
-    except FloatingPointError as error:
-        failure = str(error)
+            x, y = xs[:step], ys[:step]
+            # lines 12 to 14, before the policy, whose first planning needs a model
+            if args.method != "ppo" and (not fitted or step % args.model_interval == 0):
+                before = bonuses(dynamics, *dynamics.predict(x[fitted:]), y[fitted:])
+                loss = dynamics.fit(x, y, args.model_updates if fitted else 10 * args.model_updates)
+                learned = bonuses(dynamics, *dynamics.predict(x[fitted:]))["eig"]
+                run.log(step, "bonus", before | {"eig_after": learned})
+                run.log(step, "losses", {"dynamics": loss})
+                fitted = step
+            if step % args.policy_interval:  # line 6
+                continue
+            if plans:  # lines 7 to 9
+                replayed = x[torch.randint(step, (args.rollouts,)), :state_dim]  # (K, S)
+                start = torch.where(torch.rand(args.rollouts, 1) < args.replayed_starts, replayed, state)
+                trajectories = imagine(policy, dynamics, start, extrinsic, eta, args)
+            else:  # the real steps since the last update, as one trajectory
+                states, actions = x[updated:, None, :state_dim], x[updated:, state_dim:].argmax(-1)[:, None]
+                rewards = extrinsic * y[updated:, -2]
+                if eta:  # line 9 on real transitions
+                    found = bonuses(dynamics, *dynamics.predict(x[updated:]), y[updated:])
+                    rewards = rewards + eta * found[args.bonus]
+                afters = valid(states, y[updated:, None, :state_dim])
+                trajectories = states, actions, rewards[:, None], afters, 1 - y[updated:, -1:]
+            for batch in policy.batches(*trajectories):  # line 10
+                losses = policy.update(*batch)  # line 11
+            run.log(step, "losses", losses)
+            updated = step
 
-    wall_time = time.time() - start_time
-    writer.add_image("visits", as_image(np.minimum(grid.visits, 10)), step, dataformats="HW")
-    if fitted_steps:
-        centres = torch.as_tensor(grid.centres(), dtype=torch.float32, device=device)  # (cells, S)
-        x = torch.cat([centres, one_hot[1].expand(len(centres), -1)], -1)  # no push
-        eig = dynamics.eig(*dynamics.predict(x)).view(*grid.BINS)
-        writer.add_image("eig_map", as_image(eig.cpu().numpy()), step, dataformats="HW")
-    writer.close()
-    env.close()
-    if args.save_model or failure:
-        torch.save({"policy": policy.state_dict(), "dynamics": dynamics.state_dict()}, run_dir / "model.pt")
-    if failure:
-        print(f"\nerror: {failure}; what was learned until then is in {run_dir / 'model.pt'}", file=sys.stderr)
-        raise SystemExit(1)
-
-    result = {
-        "script": Path(__file__).stem,
-        "method": args.method,
-        "bonus": args.bonus if with_bonus else None,
-        "dynamics": args.dynamics if needs_model else None,
-        "env": env_name,
-        "seed": args.seed,
-        "total_timesteps": args.total_timesteps,
-        "steps": step,
-        "solved": solved_step is not None,
-        "solved_step": solved_step,
-        "coverage": grid.coverage(),
-        "episodic_return": total_return,
-        "wall_time_s": wall_time,
-        "sps": step / wall_time,
-        "versions": {name: metadata.version(name) for name in ("torch", "gymnasium", "mujoco")},
-        "git_commit": git_commit(),
-    }
-    write_json(run_dir / "result.json", result)
-    solved = f"goal reached at step {solved_step}" if solved_step else "goal not reached"
-    print(f"\r{run_name}: {solved}, coverage {grid.coverage():.2f}, {wall_time:.1f} s{'':20}")
-    return result
+    tasks = [(show, run, step, dynamics if fitted else None)]
+    tasks += [(film, policy, args, run.folder / "videos")] if args.capture_video else []
+    return run.finish(step, ys[:step, -2].sum().item(), tasks)
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    main(tyro.cli(Args))
+    main(parse())

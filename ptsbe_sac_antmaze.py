@@ -110,6 +110,7 @@ RANGES = {  # least and largest value of a flag; of all other numbers 1 and infi
 }
 
 LENGTH_SCALES = 0.7, 1.5  # how sharply the dynamics may change; how far from visited places members disagree
+GP_LR, GP_UNITS = 0.05, None  # learning rate of the GP; units of its inputs, None: the data's
 PICTURES = 500  # steps between two pictures for TensorBoard
 MODEL_WIDTH, MODEL_BATCH, MODEL_LR, MODEL_DROPOUT = 256, 64, 3e-3, 0.2  # networks of the ensemble and their training
 MODEL_FEATURES, BODY = 0, 4  # features of the place that they see; the first variable of the observation that they see
@@ -479,12 +480,15 @@ class SparseGP(SVGP):
     transitions, half of them the newest and half a random part of the others, so that the cost of an update is bounded.
     """
 
-    INDUCING, LR, ROWS, WIDTH = 64, 0.05, 2000, 64  # WIDTH: of the deep kernel's features
+    INDUCING, ROWS, WIDTH = 64, 2000, 64  # WIDTH: of the deep kernel's features
 
     def __init__(self, in_dim: int, out_dim: int, args: Args):
         features = ResNetFeatures(in_dim, self.WIDTH) if args.dynamics == "dk" else None
         super().__init__(in_dim, out_dim, self.INDUCING, features=features)
         self.double()
+        if GP_UNITS:  # not those of the data: a distance is the same however far the agent has got
+            self.in_scale.scale.copy_(torch.tensor(GP_UNITS))
+            self.in_scale.fit = lambda x: None
         self.min_eig_var, self.eig_outputs = args.eig_noise**2, args.eig_outputs
         self.register_buffer("seen", torch.zeros(2, out_dim))  # least and largest targets
 
@@ -493,7 +497,7 @@ class SparseGP(SVGP):
         if len(x) > self.ROWS:
             older = torch.randperm(len(x) - self.ROWS // 2)[: self.ROWS // 2]
             x, y = (torch.cat([part[older], part[-self.ROWS // 2 :]]) for part in (x, y))
-        return super().fit(x, y, steps, self.LR)
+        return super().fit(x, y, steps, GP_LR)
 
     def predict(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of the outcome, in one world: (N, in) -> 2 x (1, N, D)."""

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import matplotlib
@@ -30,9 +31,91 @@ sys.path.insert(0, str(ROOT))
 from plot import save  # and its style
 
 from gp_models import SVGP, Kernel, ResNetFeatures, Standardizer, cholesky, inverse_softplus
-from ptsbe_ppo_mountaincar import DeepEnsemble, gaussian_eig, gaussian_entropy, mixture_eig
+from ptsbe_ppo_mountaincar import gaussian_eig, mixture_eig
 
 BLUE, RED, GREEN, GREY = "#3b7dd8", "#d13e4e", "#2a9d5c", "#8a8a8a"
+
+
+class BatchedMLP(nn.Module):
+    """Networks of the same size as one batch of matrices: a layer of all of them is one product.
+
+    Weights and biases of layer l are drawn from U(-g, g), g = gains[l] / sqrt(inputs of the layer).
+    """
+
+    def __init__(self, networks: int, sizes: tuple[int, ...], gains: tuple[float, ...]):
+        super().__init__()
+        self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
+        for (fan_in, fan_out), gain in zip(pairwise(sizes), gains, strict=True):
+            bound = gain / math.sqrt(fan_in)
+            self.weights.append(nn.init.uniform_(torch.empty(networks, fan_in, fan_out), -bound, bound))
+            self.biases.append(nn.init.uniform_(torch.empty(networks, 1, fan_out), -bound, bound))
+        self.layers = tuple(zip(self.weights, self.biases, strict=True))  # a ParameterList is slow to walk
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(M, N, in) -> (M, N, out)."""
+        for weight, bias in self.layers[:-1]:
+            x = F.silu(torch.baddbmm(bias, x, weight))  # (M, N, width)
+        weight, bias = self.layers[-1]
+        return torch.baddbmm(bias, x, weight)
+
+
+class DeepEnsemble(nn.Module):
+    """M probabilistic networks (Lakshminarayanan et al., 2017), trained and evaluated as one.
+
+    The wider the first layer is drawn (gain), the more the members differ where there is no data.
+    """
+
+    MIN_LOG_VAR, MAX_LOG_VAR = -6.0, 2.0  # of the standardised targets
+
+    def __init__(
+        self,
+        in_dim: int,
+        out_dim: int,
+        members: int = 5,
+        width: int = 64,
+        gain: float = 1.0,
+        lr: float = 1e-3,
+        batch_size: int = 128,
+    ):
+        super().__init__()
+        self.members, self.lr, self.batch_size = members, lr, batch_size
+        self.networks = BatchedMLP(members, (in_dim, width, width, 2 * out_dim), (gain, 1.0, 1.0))
+        self.in_scale, self.out_scale = Standardizer(in_dim), Standardizer(out_dim)
+        self.optimizer = torch.optim.Adam(self.parameters(), lr=lr, fused=True)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and log-variance of the standardised targets: (M, N, in) -> 2 x (M, N, D)."""
+        mean, raw = self.networks(x).chunk(2, -1)
+        return mean, self.MIN_LOG_VAR + (self.MAX_LOG_VAR - self.MIN_LOG_VAR) * raw.sigmoid()
+
+    def fit(self, x: Tensor, y: Tensor, steps: int) -> float:
+        """Gradient steps on the Gaussian negative log-likelihood; every member draws its own mini-batches.
+
+        The learning rate falls to 0 within every call: at a constant rate the members jitter and EIG cannot fade.
+        """
+        self.in_scale.fit(x)
+        self.out_scale.fit(y)
+        x, y = self.in_scale(x), self.out_scale(y)
+        indices = torch.randint(len(x), (steps, self.members, self.batch_size), device=x.device)
+        for step, index in enumerate(indices):
+            self.optimizer.param_groups[0]["lr"] = self.lr * (1 - step / steps)
+            mean, log_var = self(x[index])  # (M, B, D) each
+            loss = (log_var + (y[index] - mean).square() * (-log_var).exp()).mean(1).sum()  # 2 NLL, summed over members
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+        return loss.item() / (2 * self.members)
+
+    @torch.no_grad()
+    def predict(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and noise variance of every member, in the units of the targets: (N, in) -> 2 x (M, N, D)."""
+        mean, log_var = self(self.in_scale(x).expand(self.members, -1, -1))
+        return self.out_scale.mean + self.out_scale.scale * mean, self.out_scale.scale.square() * log_var.exp()
+
+
+def gaussian_entropy(var: Tensor) -> Tensor:
+    """Entropy of diagonal Gaussians, in nats: (..., D) -> (...)."""
+    return 0.5 * (2 * math.pi * math.e * var).log().sum(-1)
 
 
 @dataclass

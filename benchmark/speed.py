@@ -8,6 +8,7 @@ the rounds of theirs / ours, with its quartiles. Runs are measured in CPU-second
 
 import contextlib
 import csv
+import dataclasses
 import functools
 import io
 import sys
@@ -201,14 +202,14 @@ def run_rows() -> list[tuple[str, list[float], Counter]]:
         (ptsbe_ppo_mountaincar, "Mountain Car, 1000 steps", {}),
         (ptsbe_ppo_unichain, "Chain of 100 states, 400 steps", {"length": 100, "total_timesteps": 400}),
     ):
-        for dynamics, model in (("de", script.DeepEnsemble), ("gp", script.SparseGP), ("dk", script.SparseGP)):
+        for dynamics, model in (("de", script.PriorEnsemble), ("gp", script.SparseGP), ("dk", script.SparseGP)):
             parts = {
                 "imagination": (script, "imagine"),
                 "PPO": (script.PPO, "update"),
                 "model": (model, "fit"),
                 "bonus": (model, "eig"),
             }
-            args = script.Args(seed=1001, dynamics=dynamics, **settings)
+            args = dataclasses.replace(script.parse(["--dynamics", dynamics]), seed=1001, **settings)
             rows.append((f"{name} of pts-be, eig, {dynamics}", *run_cost(script, args, parts)))
     return rows
 

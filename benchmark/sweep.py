@@ -48,9 +48,9 @@ class Experiment:
 NOISES = ("heteroskedastic", "homoskedastic")
 MOUNTAINCAR = {  # every method with the flags that did best on seeds 1001 and up
     "random": "--method random",
-    "ppo": "--method ppo --policy-updates 80",
-    "be-entropy": "--method be --bonus entropy --eta 0.03 --policy-updates 80",
-    "be-eig": "--method be --bonus eig --policy-updates 80",
+    "ppo": "--method ppo",
+    "be-entropy": "--method be --bonus entropy --eta 0.03",
+    "be-eig": "--method be --bonus eig",
     "pts-no-reward": "--method pts-be --eta 0",
     "pts": "--method pts",
     "pts-be-entropy": "--method pts-be --bonus entropy --eta 0.03",
@@ -67,9 +67,7 @@ CHAINS = {
 UNICHAIN = {
     "random": "--method random",
     "ppo": "--method ppo",
-    # a reactive bonus learns best with PPO as tuned for ICM
-    "be-error": "--method be --bonus error --rollout-steps 16 --policy-updates 10 --minibatches 1 --policy-lr 1e-3"
-    " --gae-lambda 0.95 --ent-coef 0.03 --advantage-floor 1e-8",
+    "be-error": "--method be --bonus error",
     "icm": "baselines/ppo_icm_unichain.py",
     "vime": "baselines/ppo_vime_unichain.py",
     "pts": "--method pts",
@@ -128,13 +126,26 @@ EXPERIMENTS = {
     "mountaincar_measures": Experiment(
         script="ptsbe_ppo_mountaincar.py",
         variants={
-            noise: f"--method random --track-measures --total-timesteps 9600 --noise {noise}" for noise in NOISES
+            # without bonus and reward BE's policy stays uniform, and its model is fitted
+            noise: f"--method be --eta 0 --model-interval 64 --total-timesteps 9600 --noise {noise}"
+            for noise in NOISES
         },
         curves=("bonus/error", "bonus/entropy", "bonus/eig"),
     ),
     "unichain": Experiment(
         script="ptsbe_ppo_unichain.py",
         variants={f"{name}/{chain}": f"{a} {b}" for name, a in UNICHAIN.items() for chain, b in CHAINS.items()},
+        curves=("charts/coverage", "charts/cumulative_reward"),
+        every=5,
+    ),
+    "unichain_swap": Experiment(
+        script="ptsbe_ppo_unichain.py",
+        variants={
+            f"{name}/{swap}": f"{flags} --swap {swap} --total-timesteps 300"
+            for name, flags in UNICHAIN.items()
+            if ".py" not in flags
+            for swap in ("half", "random")
+        },
         curves=("charts/coverage", "charts/cumulative_reward"),
         every=5,
     ),

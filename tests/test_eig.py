@@ -5,8 +5,9 @@ import math
 import pytest
 import torch
 from eig_estimators import integrated
+from regression_1d import DeepEnsemble, gaussian_entropy
 
-from ptsbe_ppo_mountaincar import DeepEnsemble, gaussian_eig, gaussian_entropy, mixture_eig
+from ptsbe_ppo_mountaincar import gaussian_eig, mixture_eig
 
 
 def members(spread, dim, count=20, size=5):
