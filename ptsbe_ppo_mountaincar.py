@@ -483,7 +483,7 @@ class PPO(nn.Module):
         return [[column[batch] for column in columns] for batch in batches[: args.policy_updates]]
 
     def update(self, states: Tensor, actions: Tensor, old_log_probs: Tensor, advantages: Tensor, returns: Tensor):
-        """One gradient step on a batch (N, S), (N,), ...; its losses and the policy's entropy."""
+        """One gradient step on a batch (N, S), (N,), ...; its losses and the policy's doubt."""
         args = self.args
         logits, values = self(states)  # (N, A), (N,)
         log_probs = logits.log_softmax(-1)
@@ -492,9 +492,7 @@ class PPO(nn.Module):
         advantages = (advantages - advantages.mean()) / (advantages.std() + args.advantage_floor)
         policy_loss = -torch.min(ratio * advantages, clipped * advantages).mean()
         value_loss = 0.5 * (values - returns).square().mean()
-        doubt = (
-            log_probs.mean()
-        )  # -KL(uniform, policy) - log A: its gradient, unlike entropy's, unsettles a sure policy
+        doubt = log_probs.mean()  # -KL(uniform, policy) - log A: unlike entropy's, its gradient unsettles a sure policy
         self.optimizer.zero_grad()
         (policy_loss + self.VALUE_WEIGHT * value_loss - args.ent_coef * doubt).backward()
         nn.utils.clip_grad_norm_(self.networks.parameters(), self.MAX_GRADIENT)
