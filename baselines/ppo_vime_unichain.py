@@ -1,131 +1,99 @@
 """PPO with Variational Information Maximizing Exploration (VIME, Houthooft et al., 2016) on the unichain.
 
     python baselines/ppo_vime_unichain.py --seed 1
-    python baselines/ppo_vime_unichain.py --seed 1 --length 100 --total-timesteps 400
+    python baselines/ppo_vime_unichain.py --length 100 --total-timesteps 400
 
 A reactive comparator: the information gain is paid for real transitions after they happened; nothing is imagined.
-The file reads top to bottom: arguments, environment, Bayesian network, bonus, policy, main loop.
+The file reads top to bottom: arguments, environment, information gain, solver, input and output, main.
 """
 
 import json
 import math
 import os
-import subprocess
+import signal
 import sys
 import time
 from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from importlib import metadata
-from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import gymnasium as gym
 import numpy as np
 import torch
 import torch.nn.functional as F
 import tyro
+from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor, nn
 from torch.utils.tensorboard import SummaryWriter
 
 
 @dataclass
 class Args:
+    method: ClassVar[str] = "vime"  # not a flag: the name in runs/ and in result.json
     # the experiment
-    length: int = 50
-    """number of states of the chain, L"""
-    noise: float = 0.0
-    """probability that a random action takes the place of the chosen one"""
-    extrinsic: bool = True
-    """add the environment's reward to the bonus"""
-    total_timesteps: int = 200
-    """number of real steps T, one continuing run (400 for --length 100)"""
+    length: int = 50  # states of the chain, L
+    swap: Literal["none", "half", "random"] = "none"  # left and right change places: beyond the middle, at random
+    noise: float = 0.0  # probability that a random action takes the place of the chosen one
+    extrinsic: bool = True  # add the reward of the environment to the bonus
+    total_timesteps: int = 200  # steps of the one run, without resets, T (400 for --length 100)
     # the run
-    exp_name: str = "ppo_vime_unichain"
-    """name of the experiment in the name of the run"""
-    run_name: str | None = None
-    """directory under runs/, instead of {env}__{exp}__{seed}__{time}"""
-    seed: int = 1
-    """seed of the environment, the networks and all sampling"""
-    cuda: bool = False
-    """run the networks on the GPU; the CPU is faster at the default sizes"""
-    track: bool = False
-    """log to Weights and Biases as well"""
-    capture_video: bool = False
-    """record the real steps as videos in the directory of the run"""
-    save_model: bool = False
-    """save policy and Bayesian network in the directory of the run"""
-    # Bayesian network
-    eta: float = 0.1
-    """weight of the bonus, eta"""
-    min_pool: int = 10
-    """transitions in the replay pool before the network is first trained; until then there is no bonus"""
-    median_batches: int = 10
-    """gains are divided by the mean of the medians of this many last batches"""
-    model_width: int = 32
-    """hidden units of the network"""
-    prior_sd: float = 0.5
-    """standard deviation of the prior of each weight"""
-    initial_sd: float = 0.1
-    """standard deviation of each weight in the first posterior"""
-    likelihood_sd: float = 0.1
-    """standard deviation of the likelihood, of the standardised next state"""
-    weight_samples: int = 10
-    """samples of the weights per transition"""
-    model_lr: float = 3e-3
-    """learning rate of the network"""
-    model_updates: int = 20
-    """gradient steps on the network per update"""
-    model_batch: int = 32
-    """transitions per gradient step"""
+    seed: int = 1  # of environment, networks and all sampling
+    run_name: str | None = None  # folder under runs/, instead of {env}__{method}__{seed}__{time}
+    cuda: bool = False  # networks on the GPU; the CPU is faster at the default sizes
+    track: bool = False  # log to Weights and Biases as well
+    wandb_project_name: str = "ptsbe"  # project there
+    wandb_entity: str | None = None  # user or team there
+    capture_video: bool = False  # film the policy after the run
+    save_model: bool = False  # save policy and Bayesian network as model.pt
+    # information gain
+    eta: float = 0.1  # weight of the bonus, eta, which is in units of recent gains
+    model_lr: float = 3e-3  # learning rate of the Bayesian network
+    model_updates: int = 20  # gradient steps on it in an update, on batches of all transitions
     # PPO
-    rollout_steps: int = 24
-    """real steps between two updates"""
-    policy_updates: int = 10
-    """gradient steps on the policy in an update, G"""
-    policy_width: int = 64
-    """hidden units in each of the two layers of actor and critic"""
-    policy_lr: float = 1e-3
-    """learning rate of actor and critic"""
-    gamma: float = 0.95
-    """discount factor"""
-    gae_lambda: float = 1.0
-    """lambda of the generalised advantage estimate"""
-    minibatches: int = 1
-    """mini-batches per epoch"""
-    clip_coef: float = 0.2
-    """clipping range of the probability ratio"""
-    ent_coef: float = 0.03
-    """weight of the entropy of the policy, c_2"""
-    vf_coef: float = 0.5
-    """weight of the value loss, c_1"""
-    max_grad_norm: float = 0.5
-    """largest norm of the gradient of the policy"""
-    advantage_floor: float = 1e-8
-    """added to the deviation that advantages are divided by"""
+    policy_interval: int = 8  # steps between two updates
+    policy_updates: int = 20  # gradient steps on the policy in an update
+    policy_lr: float = 5e-3  # learning rate of actor and critic
+    gamma: float = 0.95  # discount factor
+    gae_lambda: float = 0.95  # lambda of the generalised advantage estimate
+    minibatches: int = 1  # batches that a pass over the trajectory is cut into
+    clip_coef: float = 0.2  # clipping range of the probability ratio
+    ent_coef: float = 0.003  # weight of the policy's doubt, c_2: how far it stays from being sure
+    advantage_floor: float = 1e-8  # added to the advantages' deviation
 
 
-# ---------------------------------------------------------------------------------------------------------- environment
+RANGES = {  # least and largest value of a flag; of all other numbers 1 and infinity
+    (0, math.inf): "seed eta model_lr policy_lr clip_coef ent_coef advantage_floor",
+    (0, 1): "noise gamma gae_lambda",
+    (2, math.inf): "policy_interval",
+    (3, math.inf): "length",
+}
+
+PICTURES, FILMED = 100, 100  # steps between two pictures for TensorBoard; steps of a video
+POLICY_SCALE = 10.0  # length-scale of the features that the policy sees
+
+
+# ----------------------------------------------------------------------------------------------------- environment
 
 
 class Unichain(gym.Env):
-    """States 0 to L - 1 in a row, seen as s / (L - 1); start in 1; actions left, stay, right; walls at both ends.
+    """States 0 to L - 1 in a row, seen as -1 to 1; start in 1; actions left, stay, right; walls at both ends.
 
     The state arrived in pays 0.001 if it is the first and 1 if it is the last; nothing ends an episode. With
-    probability noise, a random action takes the place of the chosen one.
+    probability noise, a random action takes the place of the chosen one. Where `swapped`, left and right change places.
     """
 
     metadata: ClassVar = {"render_modes": ["rgb_array"], "render_fps": 15}
+    observation_space = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
 
-    def __init__(self, length: int = 50, noise: float = 0.0, render_mode: str | None = None):
-        self.length, self.noise, self.render_mode = length, noise, render_mode
-        self.observation_space = gym.spaces.Box(0.0, 1.0, (1,), np.float32)
-        self.action_space = gym.spaces.Discrete(3)
-        self.index = 1
+    def __init__(self, swapped: np.ndarray, noise: float = 0.0, render_mode: str | None = None):
+        self.swapped, self.noise, self.render_mode = swapped, noise, render_mode  # (L,), bool
+        self.action_space, self.index = gym.spaces.Discrete(3), 1
 
     def state(self) -> np.ndarray:
-        return np.array([self.index / (self.length - 1)], dtype=np.float32)
+        return np.array([2 * self.index / (len(self.swapped) - 1) - 1], np.float32)
 
     def reset(self, seed: int | None = None, options: dict | None = None):
         super().reset(seed=seed)
@@ -135,76 +103,77 @@ class Unichain(gym.Env):
     def step(self, action: int):
         if self.noise and self.np_random.random() < self.noise:
             action = self.np_random.integers(3)
-        self.index = min(max(self.index + int(action) - 1, 0), self.length - 1)
-        reward = {0: 0.001, self.length - 1: 1.0}.get(self.index, 0.0)
+        move, last = int(action) - 1, len(self.swapped) - 1
+        self.index = min(max(self.index + (-move if self.swapped[self.index] else move), 0), last)
+        reward = {0: 0.001, last: 1.0}.get(self.index, 0.0)
         return self.state(), reward, False, False, {}
 
     def render(self) -> np.ndarray:
-        image = np.full((16, 8 * self.length, 3), 230, dtype=np.uint8)
+        image = np.full((16, 8 * len(self.swapped), 3), 230, np.uint8)
         image[:, 8 * self.index : 8 * self.index + 8] = (31, 78, 156)
         return image
 
 
-# ----------------------------------------------------------------------------------------------------- Bayesian network
+def make_env(args: Args, render_mode: str | None = None) -> tuple[gym.Env, "Visits"]:
+    """The chain, swapped as asked for: for s > L / 2, or in every state at random, drawn from the seed."""
+    states, coins = np.arange(args.length), np.random.default_rng(args.seed).random(args.length)
+    swapped = {"none": states < 0, "half": states > args.length // 2, "random": coins < 0.5}[args.swap]
+    env = Unichain(swapped, args.noise, render_mode)
+    env.action_space.seed(args.seed)
+    return env, Visits(args)
 
 
-class BayesianNetwork(nn.Module):
-    """Network with independent Gaussian weights: q(theta; phi), phi = (mu, rho), deviations log(1 + exp(rho)).
+class Visits:
+    """Where the agent was on the chain, for measures and pictures: nothing of it reaches the agent."""
 
-    One hidden layer, as in VIME. All weights lie in one vector, so that the KL and its Hessian are a line each.
-    """
+    ACTIONS = (("left", (31, 78, 156)), ("stay", (120, 120, 120)), ("right", (200, 60, 20)))
 
-    def __init__(self, in_dim: int, out_dim: int, args: Args):
-        super().__init__()
-        width = args.model_width
-        self.shapes = (in_dim, width), (width,), (width, out_dim), (out_dim,)
-        self.sizes = [math.prod(shape) for shape in self.shapes]
-        bounds = [1 / math.sqrt(fan_in) for fan_in in (in_dim, in_dim, width, width)]
-        layers = [nn.init.uniform_(torch.empty(n), -bound, bound) for n, bound in zip(self.sizes, bounds, strict=True)]
-        self.mu = nn.Parameter(torch.cat(layers))  # (P,)
-        self.rho = nn.Parameter(torch.full_like(self.mu, math.log(math.expm1(args.initial_sd))))  # (P,)
-        self.optimizer = torch.optim.Adam(self.parameters(), lr=args.model_lr, fused=True)
-        self.args = args
+    def __init__(self, args: Args):
+        swap, noise = f"-swap-{args.swap}" if args.swap != "none" else "", f"-noise{args.noise:g}" if args.noise else ""
+        self.name, self.length = f"Unichain-{args.length}{swap}{noise}", args.length
+        self.visited, self.path, self.solved_step = np.zeros(args.length, bool), [], None
 
-    def layers(self, vector: Tensor) -> list[Tensor]:
-        """Weight and bias of both layers: (P,) -> (in, width), (width,), (width, D), (D,)."""
-        return [part.view(shape) for part, shape in zip(vector.split(self.sizes), self.shapes, strict=True)]
+    def add(self, states: np.ndarray, step: int, terminated: bool = False) -> None:
+        """States (n, 1) that were visited up to a step."""
+        self.path.append(np.rint((states[:, 0] + 1) / 2 * (self.length - 1)).astype(int))
+        self.visited[self.path[-1]] = True
+        if self.solved_step is None and self.visited[-1]:
+            self.solved_step = step
 
-    def draw(self, rows: int) -> tuple[Tensor, Tensor]:
-        """Standard normal noise for the units of both layers: (rows, samples, width), (rows, samples, D)."""
-        samples, device = self.args.weight_samples, self.mu.device
-        return tuple(torch.randn(rows, samples, units, device=device) for units in (self.sizes[1], self.sizes[3]))
+    def metrics(self) -> dict[str, float | int | None]:
+        return {"coverage": float(self.visited.mean()), "solved_step": self.solved_step}
 
-    def nll(self, mu: Tensor, rho: Tensor, x: Tensor, y: Tensor, noise: tuple[Tensor, Tensor]) -> Tensor:
-        """-E_q log p(y | x, theta) without its constant: (..., in), (..., D), (..., samples, units) -> (...).
+    def probes(self) -> np.ndarray:
+        """Inputs of the model at which EIG is drawn, every action in every state: (3 * L, 4)."""
+        states = np.linspace(-1, 1, self.length).repeat(3)[:, None]
+        return np.concatenate([states, np.tile(np.eye(3), (self.length, 1))], 1).astype(np.float32)
 
-        Local reparametrisation (Kingma et al., 2015): what enters a unit is a sum of Gaussian weights, hence Gaussian,
-        and it is drawn instead of the weights.
-        """
-        w1, b1, w2, b2 = self.layers(mu)
-        w1_var, b1_var, w2_var, b2_var = self.layers(F.softplus(rho).square())
-        mean, var = x @ w1 + b1, x.square() @ w1_var + b1_var  # (..., width) each
-        h = F.relu(mean.unsqueeze(-2) + var.sqrt().unsqueeze(-2) * noise[0])  # (..., samples, width)
-        predicted = h @ w2 + b2 + (h.square() @ w2_var + b2_var).sqrt() * noise[1]  # (..., samples, D)
-        return 0.5 * ((y.unsqueeze(-2) - predicted) / self.args.likelihood_sd).square().sum(-1).mean(-1)
-
-    def fit(self, x: Tensor, y: Tensor) -> float:
-        """Gradient steps on the negative ELBO per transition, on mini-batches: (N, in), (N, D)."""
-        args = self.args
-        for index in torch.randint(len(x), (args.model_updates, args.model_batch), device=x.device):
-            kl = gaussian_kl(self.mu, F.softplus(self.rho), 0.0, args.prior_sd)
-            nll = self.nll(self.mu, self.rho, x[index], y[index], self.draw(len(index)))  # (B,)
-            loss = kl / len(x) + nll.mean()
-            self.optimizer.zero_grad()
-            loss.backward()
-            self.optimizer.step()
-        return loss.item()
+    def picture(self, title: str, eig: np.ndarray | None = None) -> np.ndarray:
+        """The EIG of the probes (3 * L,) along the chain or, without it, the path against time: (height, width, 3)."""
+        path, image = np.concatenate(self.path), Image.new("RGB", (640, 730), "white")
+        draw = ImageDraw.Draw(image)
+        draw.font = ImageFont.load_default(22)
+        if eig is None:  # time downwards
+            curves = [("", (31, 78, 156), np.stack([path / (self.length - 1), np.linspace(0, 1, len(path))], -1))]
+            labels = "step 0", f"step {len(path) - 1}"
+        else:
+            level = 1 - eig.reshape(-1, 3) / max(eig.max(), 1e-12)
+            curves = [
+                (*a, np.stack([np.linspace(0, 1, self.length), level[:, i]], -1)) for i, a in enumerate(self.ACTIONS)
+            ]
+            labels = f"{eig.max():.2g} nats", "0"
+        for i, (name, colour, points) in enumerate(curves):
+            draw.line([tuple(point) for point in (20, 80) + points * (600, 590)], colour, width=3)
+            draw.text((300 + 100 * i, 50), name, colour)
+        draw.rectangle([20, 80, 620, 670], outline="black")
+        for place, text, anchor in (((20, 14), title, "la"), ((24, 84), labels[0], "la"), ((24, 666), labels[1], "ld")):
+            draw.text(place, text, "black", anchor=anchor)
+        draw.text((20, 690), "state 0", "black")
+        draw.text((620, 690), f"state {self.length - 1}", "black", anchor="ra")
+        return np.asarray(image)
 
 
-# ------------------------------------------------------------------------------------------------------------ bonus
-
-
-STEP_SIZE = 0.01  # lambda; it cancels where gains are divided by the median gain
+# ------------------------------------------------------------------------------------------------ information gain
 
 
 def gaussian_kl(mean: Tensor, sd: Tensor, mean0: Tensor | float, sd0: Tensor | float) -> Tensor:
@@ -219,154 +188,214 @@ def kl_hessian(rho: Tensor) -> tuple[Tensor, Tensor]:
     return precision, 2 * rho.sigmoid().square() * precision
 
 
-def information_gain(network: BayesianNetwork, x: Tensor, y: Tensor) -> Tensor:
-    """KL of the update of the posterior on each transition alone: (N, in), (N, D) -> (N,).
+class BayesianNetwork(nn.Module):
+    """Network with independent Gaussian weights: q(theta; phi), phi = (mu, rho), deviations log(1 + exp(rho)).
 
-    One Newton step of size lambda on l(phi) = KL(q(phi) || q(phi_0)) - E_q log p(y | x, theta). At phi_0 the KL has
-    gradient 0 and a diagonal Hessian H, so the step is -lambda H^-1 grad l, and to second order it is worth
-    0.5 lambda^2 grad l^T H^-1 grad l (VIME, section 2.5).
+    One hidden layer, as in VIME. All weights lie in one vector, so that the KL and its Hessian are a line each.
     """
-    gradients = torch.func.vmap(torch.func.grad(network.nll, argnums=(0, 1)), in_dims=(None, None, 0, 0, 0))
-    mu, rho = network.mu.detach(), network.rho.detach()
-    mu_grad, rho_grad = gradients(mu, rho, x, y, network.draw(len(x)))  # (N, P) each
-    mu_hessian, rho_hessian = kl_hessian(rho)  # (P,) each
-    return 0.5 * STEP_SIZE**2 * (mu_grad.square() / mu_hessian + rho_grad.square() / rho_hessian).sum(-1)
+
+    WIDTH, SAMPLES, BATCH = 32, 10, 32  # hidden units; draws of the weights for a row; rows of a gradient step
+    PRIOR_SD, INITIAL_SD = 0.5, 0.1  # of each weight: in the prior, and in the first posterior
+    LIKELIHOOD_SD = 0.1  # of the standardised next state
+    STEP_SIZE = 0.01  # lambda; it cancels where gains are divided by recent ones
+
+    def __init__(self, in_dim: int, out_dim: int, args: Args):
+        super().__init__()
+        self.args, width = args, self.WIDTH
+        self.shapes = (in_dim, width), (width,), (width, out_dim), (out_dim,)
+        self.sizes = [math.prod(shape) for shape in self.shapes]
+        bounds = [1 / math.sqrt(fan_in) for fan_in in (in_dim, in_dim, width, width)]
+        layers = [nn.init.uniform_(torch.empty(n), -bound, bound) for n, bound in zip(self.sizes, bounds, strict=True)]
+        self.mu = nn.Parameter(torch.cat(layers))  # (P,)
+        self.rho = nn.Parameter(torch.full_like(self.mu, math.log(math.expm1(self.INITIAL_SD))))  # (P,)
+        self.optimizer = torch.optim.Adam(self.parameters(), args.model_lr, fused=True)
+
+    def layers(self, vector: Tensor) -> list[Tensor]:
+        """Weight and bias of both layers: (P,) -> (in, width), (width,), (width, D), (D,)."""
+        return [part.view(shape) for part, shape in zip(vector.split(self.sizes), self.shapes, strict=True)]
+
+    def draw(self, rows: int) -> tuple[Tensor, Tensor]:
+        """Standard normal noise for the units of both layers: (rows, samples, width), (rows, samples, D)."""
+        return tuple(torch.randn(rows, self.SAMPLES, units) for units in (self.sizes[1], self.sizes[3]))
+
+    def nll(self, mu: Tensor, rho: Tensor, x: Tensor, y: Tensor, noise: tuple[Tensor, Tensor]) -> Tensor:
+        """-E_q log p(y | x, theta) without its constant: (..., in), (..., D), (..., samples, units) -> (...).
+
+        Local reparametrisation (Kingma et al., 2015): what enters a unit is a sum of Gaussian weights, hence Gaussian,
+        and it is drawn instead of the weights.
+        """
+        w1, b1, w2, b2 = self.layers(mu)
+        w1_var, b1_var, w2_var, b2_var = self.layers(F.softplus(rho).square())
+        mean, var = x @ w1 + b1, x.square() @ w1_var + b1_var  # (..., width) each
+        h = F.relu(mean.unsqueeze(-2) + var.sqrt().unsqueeze(-2) * noise[0])  # (..., samples, width)
+        predicted = h @ w2 + b2 + (h.square() @ w2_var + b2_var).sqrt() * noise[1]  # (..., samples, D)
+        return 0.5 * ((y.unsqueeze(-2) - predicted) / self.LIKELIHOOD_SD).square().sum(-1).mean(-1)
+
+    def fit(self, x: Tensor, y: Tensor) -> Tensor:
+        """Gradient steps on the negative ELBO per transition, on batches: (N, in), (N, D)."""
+        for index in torch.randint(len(x), (self.args.model_updates, self.BATCH)):
+            kl = gaussian_kl(self.mu, F.softplus(self.rho), 0.0, self.PRIOR_SD)
+            loss = kl / len(x) + self.nll(self.mu, self.rho, x[index], y[index], self.draw(self.BATCH)).mean()
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+        return loss
+
+    def information_gain(self, x: Tensor, y: Tensor) -> Tensor:
+        """KL of the update of the posterior on each transition alone: (N, in), (N, D) -> (N,).
+
+        One Newton step of size lambda on l(phi) = KL(q(phi) || q(phi_0)) - E_q log p(y | x, theta). At phi_0 the KL
+        has gradient 0 and a diagonal Hessian H, so the step is -lambda H^-1 grad l, and to second order it is worth
+        0.5 lambda^2 grad l^T H^-1 grad l (VIME, section 2.5).
+        """
+        gradients = torch.func.vmap(torch.func.grad(self.nll, argnums=(0, 1)), in_dims=(None, None, 0, 0, 0))
+        mu, rho = self.mu.detach(), self.rho.detach()
+        mu_grad, rho_grad = gradients(mu, rho, x, y, self.draw(len(x)))  # (N, P) each
+        mu_hessian, rho_hessian = kl_hessian(rho)  # (P,) each
+        return 0.5 * self.STEP_SIZE**2 * (mu_grad.square() / mu_hessian + rho_grad.square() / rho_hessian).sum(-1)
 
 
 class VIME(nn.Module):
     """Information gain of real transitions about a Bayesian network of the dynamics, in units of recent gains."""
 
-    def __init__(self, observation_space: gym.spaces.Box, action_space: gym.spaces.Discrete, args: Args):
+    MEDIANS = 10  # gains are divided by the mean of the medians of so many updates
+
+    def __init__(self, state_dim: int, num_actions: int, args: Args):
         super().__init__()
-        state_dim, self.num_actions = observation_space.shape[0], int(action_space.n)
-        self.network = BayesianNetwork(state_dim + self.num_actions, state_dim, args)
+        self.num_actions, self.medians = num_actions, deque(maxlen=self.MEDIANS)
+        self.network = BayesianNetwork(state_dim + num_actions, state_dim, args)
         self.register_buffer("mean", torch.zeros(state_dim))
         self.register_buffer("scale", torch.zeros(state_dim))  # 0 until the first fit
-        self.medians: deque[float] = deque(maxlen=args.median_batches)
-        self.args = args
 
-    def regression(self, states: Tensor, actions: Tensor, next_states: Tensor) -> tuple[Tensor, Tensor]:
-        """Input and target of the network, states standardised by the pool: (N, S + A), (N, S)."""
+    def regression(self, states: Tensor, actions: Tensor, afters: Tensor) -> tuple[Tensor, Tensor]:
+        """Input and target of the network, states standardised: (N, S), (N,), (N, S) -> (N, S + A), (N, S)."""
         one_hot = F.one_hot(actions, self.num_actions).to(states.dtype)  # (N, A)
-        return torch.cat([(states - self.mean) / self.scale, one_hot], -1), (next_states - self.mean) / self.scale
+        return torch.cat([(states - self.mean) / self.scale, one_hot], -1), (afters - self.mean) / self.scale
 
-    def bonus(self, states: Tensor, actions: Tensor, next_states: Tensor) -> Tensor:
-        """Gains over the mean of the medians of recent batches, this one included: (N, S), (N,), (N, S) -> (N,)."""
+    def bonus(self, states: Tensor, actions: Tensor, afters: Tensor) -> Tensor:
+        """Gains over the mean of the recent medians, the own one included: (N, S), (N,), (N, S) -> (N,)."""
         if not self.scale.any():
-            return torch.zeros_like(states[:, 0])
-        gain = information_gain(self.network, *self.regression(states, actions, next_states))
+            return torch.zeros(len(states))
+        gain = self.network.information_gain(*self.regression(states, actions, afters))
         self.medians.append(gain.median().item())
         return gain * len(self.medians) / sum(self.medians)
 
-    def fit(self, states: Tensor, actions: Tensor, next_states: Tensor) -> dict[str, float]:
-        """Train the network on the replay pool, which is all transitions: (N, S), (N,), (N, S)."""
-        if len(states) < self.args.min_pool:
-            return {}
+    def fit(self, states: Tensor, actions: Tensor, afters: Tensor) -> Tensor:
+        """Train the network on all transitions, standardised by their states: (N, S), (N,), (N, S)."""
         self.mean, self.scale = states.mean(0), states.std(0).clamp(min=1e-6)
-        return {"negative_elbo": self.network.fit(*self.regression(states, actions, next_states))}
+        return self.network.fit(*self.regression(states, actions, afters))
 
 
-# ----------------------------------------------------------------------------------------------------------- PPO policy
+# ---------------------------------------------------------------------------------------------------------- solver
 
 
 class BatchedMLP(nn.Module):
-    """Networks of the same size as one batch of matrices: a layer of all of them is one product.
+    """Networks of the same sizes as one batch of matrices: a layer of all of them is one product."""
 
-    Weights and biases of layer l are drawn from U(-g, g), g = gains[l] / sqrt(inputs of the layer).
+    def __init__(self, networks: int, sizes: tuple[int, ...]):
+        super().__init__()
+        self.layers = nn.ParameterList()  # weights (M, in, out) and biases (M, 1, out), drawn as torch draws nn.Linear
+        for fan_in, fan_out in pairwise(sizes):
+            for rows in (fan_in, 1):
+                self.layers.append((2 * torch.rand(networks, rows, fan_out) - 1) / math.sqrt(fan_in))
+        self.walk = tuple(self.layers)  # a ParameterList is slow to walk
+
+    def forward(self, x: Tensor, frozen: bool = False, dropout: float = 0.0) -> Tensor:
+        """(M, N, in) -> (M, N, out); frozen weights get no gradients, dropout is the share of hidden units left out."""
+        layers = [layer.detach() for layer in self.walk] if frozen else self.walk
+        for weight, bias in zip(layers[:-2:2], layers[1:-2:2], strict=True):
+            x = F.silu(torch.baddbmm(bias, x, weight))  # (M, N, width)
+            x = F.dropout(x, dropout) if dropout else x
+        return torch.baddbmm(layers[-1], x, layers[-2])
+
+
+class FourierFeatures(nn.Module):
+    """Random Fourier features (Rahimi and Recht, 2007), sqrt(2 / features) cos(w x + b), of the leading variables.
+
+    A sum of them with standard normal weights is a draw from a Gaussian process of that length-scale; a network on top
+    of them can bend at a wall, and what it learns in one place does not reach far beyond the length-scale.
     """
 
-    def __init__(self, networks: int, sizes: tuple[int, ...], gains: tuple[float, ...]):
+    def __init__(self, networks: int, dims: int, features: int, length_scale: float):
         super().__init__()
-        self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
-        for (fan_in, fan_out), gain in zip(pairwise(sizes), gains, strict=True):
-            bound = gain / math.sqrt(fan_in)
-            self.weights.append(nn.init.uniform_(torch.empty(networks, fan_in, fan_out), -bound, bound))
-            self.biases.append(nn.init.uniform_(torch.empty(networks, 1, fan_out), -bound, bound))
-        self.layers = tuple(zip(self.weights, self.biases, strict=True))  # a ParameterList is slow to walk
+        length_scale = length_scale * math.sqrt(dims / 2)  # distances grow with the number of variables
+        self.register_buffer("frequencies", torch.randn(networks, dims, features) / length_scale)
+        self.register_buffer("phases", 2 * math.pi * torch.rand(networks, 1, features))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(M, N, in) -> (M, N, out)."""
-        for weight, bias in self.layers[:-1]:
-            x = F.silu(torch.baddbmm(bias, x, weight))  # (M, N, width)
-        weight, bias = self.layers[-1]
-        return torch.baddbmm(bias, x, weight)
-
-
-def gae(
-    rewards: Tensor, values: Tensor, next_values: Tensor, terminated: Tensor, gamma: float, gae_lambda: float
-) -> Tensor:
-    """Generalised advantage estimate; tensors and result are (T, N)."""
-    continues = 1 - terminated
-    delta = rewards + gamma * continues * next_values - values
-    decay = gamma * gae_lambda * continues
-    advantages = torch.zeros_like(rewards)
-    last = torch.zeros_like(rewards[0])
-    for t in reversed(range(len(rewards))):
-        last = delta[t] + decay[t] * last
-        advantages[t] = last
-    return advantages
+        """(M, N, in) -> (M, N, features)."""
+        x = x[..., : self.frequencies.shape[1]]
+        return math.sqrt(2) * torch.baddbmm(self.phases, x, self.frequencies).cos()
 
 
 class PPO(nn.Module):
-    """Actor and critic, and the clipped update of Schulman et al. (2017)."""
+    """Actor and critic on Fourier features of the state, and the clipped update of Schulman et al. (2017)."""
 
-    def __init__(self, observation_space: gym.spaces.Box, action_space: gym.spaces.Discrete, args: Args):
+    WIDTH, FEATURES, LENGTH_SCALE = 64, 64, POLICY_SCALE
+    VALUE_WEIGHT, MAX_GRADIENT = 0.5, 0.5  # c_1; largest norm of the gradient
+
+    def __init__(self, state_dim: int, num_actions: int, args: Args):
         super().__init__()
-        low, high = torch.as_tensor(observation_space.low), torch.as_tensor(observation_space.high)
-        self.register_buffer("centre", (high + low) / 2)
-        self.register_buffer("radius", (high - low) / 2)
-        self.num_actions = int(action_space.n)
-        sizes = (len(low), args.policy_width, args.policy_width, self.num_actions)
-        self.networks = BatchedMLP(2, sizes, (3.0, 3.0, 0.0))  # the first policy is uniform, the first value 0
-        self.optimizer = torch.optim.Adam(self.parameters(), lr=args.policy_lr, eps=1e-5, fused=True)
         self.args = args
+        self.register_buffer("codes", torch.eye(num_actions))  # actions as the model sees them
+        self.features = FourierFeatures(1, state_dim, self.FEATURES, self.LENGTH_SCALE)
+        self.networks = BatchedMLP(2, (self.FEATURES + state_dim, self.WIDTH, self.WIDTH, num_actions))
+        for last in self.networks.walk[-2:]:
+            nn.init.zeros_(last)  # the first policy is uniform, the first value 0
+        self.optimizer = torch.optim.Adam(self.networks.parameters(), args.policy_lr, eps=1e-5, fused=True)
 
     def forward(self, state: Tensor) -> tuple[Tensor, Tensor]:
         """Logits and value: (N, S) -> (N, A), (N,). Actor and critic are the two networks of the batch."""
-        out = self.networks(((state - self.centre) / self.radius).expand(2, -1, -1))  # (2, N, A)
+        code = torch.cat([self.features(state[None])[0], state], -1)
+        out = self.networks(code.expand(2, -1, -1))  # (2, N, A)
         return out[0], out[1, :, 0]
 
     @torch.no_grad()
     def act(self, state: Tensor) -> Tensor:
-        """Sample actions with the Gumbel-max trick: (N, S) -> (N,)."""
+        """Indices of actions, drawn with the Gumbel-max trick: (N, S) -> (N,)."""
         logits, _ = self(state)
         return (logits - torch.empty_like(logits).exponential_().log()).argmax(-1)
 
-    def update(
-        self, states: Tensor, actions: Tensor, rewards: Tensor, next_states: Tensor, terminated: Tensor
-    ) -> dict[str, float]:
-        """Clipped gradient steps on N trajectories of T steps: (T, N, S), (T, N), (T, N), (T, N, S), (T, N)."""
+    @torch.no_grad()
+    def batches(self, states: Tensor, actions: Tensor, rewards: Tensor, afters: Tensor, survival: Tensor) -> Iterator:
+        """G batches of states, actions, their log-probabilities, generalised advantages and returns.
+
+        From K trajectories of T steps: states and those after them (T, K, S), actions, rewards and survival (T, K).
+        """
         args = self.args
-        with torch.no_grad():
-            logits, values = self(states.flatten(0, 1))  # (T * N, A), (T * N,)
-            _, next_values = self(next_states.flatten(0, 1))
-            values, next_values = values.view_as(rewards), next_values.view_as(rewards)  # (T, N) each
-            advantages = gae(rewards, values, next_values, terminated, args.gamma, args.gae_lambda)
-            returns = (advantages + values).flatten()  # (T * N,)
-            states, actions, advantages = states.flatten(0, 1), actions.flatten()[:, None], advantages.flatten()
-            old_log_prob = logits.log_softmax(-1).gather(1, actions).squeeze(1)  # (T * N,)
+        logits, values = self(states.flatten(0, 1))  # (T * K, A), (T * K,)
+        discounts = args.gamma * survival
+        deltas = rewards + discounts * self(afters.flatten(0, 1))[1].view_as(rewards) - values.view_as(rewards)
+        advantages, ahead = torch.empty_like(rewards), torch.zeros_like(rewards[0])
+        for t in reversed(range(len(rewards))):
+            advantages[t] = ahead = deltas[t] + args.gae_lambda * discounts[t] * ahead
+        log_probs = logits.log_softmax(-1).gather(1, actions.view(-1, 1))[:, 0]
+        columns = states.flatten(0, 1), actions.flatten(), log_probs, advantages.flatten()
+        columns += (columns[-1] + values,)
         batches = []
         while len(batches) < args.policy_updates:
-            batches.extend(torch.randperm(len(states), device=states.device).chunk(args.minibatches))
-        for batch in batches[: args.policy_updates]:
-            logits, value = self(states[batch])  # (B, A), (B,)
-            log_probs = logits.log_softmax(-1)  # (B, A)
-            ratio = (log_probs.gather(1, actions[batch]).squeeze(1) - old_log_prob[batch]).exp()  # (B,)
-            advantage = advantages[batch]
-            advantage = (advantage - advantage.mean()) / (advantage.std() + args.advantage_floor)
-            clipped = ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)
-            policy_loss = -torch.min(ratio * advantage, clipped * advantage).mean()
-            value_loss = 0.5 * (value - returns[batch]).square().mean()
-            entropy = -(log_probs.exp() * log_probs).sum(-1).mean()
-            loss = policy_loss + args.vf_coef * value_loss - args.ent_coef * entropy
-            self.optimizer.zero_grad()
-            loss.backward()
-            nn.utils.clip_grad_norm_(self.parameters(), args.max_grad_norm)
-            self.optimizer.step()
-        return {"policy_loss": policy_loss.item(), "value_loss": value_loss.item(), "entropy": entropy.item()}
+            batches.extend(torch.randperm(len(values)).chunk(args.minibatches))
+        return [[column[batch] for column in columns] for batch in batches[: args.policy_updates]]
+
+    def update(self, states: Tensor, actions: Tensor, old_log_probs: Tensor, advantages: Tensor, returns: Tensor):
+        """One gradient step on a batch (N, S), (N,), ...; its losses and the policy's doubt."""
+        args = self.args
+        logits, values = self(states)  # (N, A), (N,)
+        log_probs = logits.log_softmax(-1)
+        ratio = (log_probs.gather(1, actions[:, None])[:, 0] - old_log_probs).clamp_max(10).exp()
+        clipped = ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)
+        advantages = (advantages - advantages.mean()) / (advantages.std() + args.advantage_floor)
+        policy_loss = -torch.min(ratio * advantages, clipped * advantages).mean()
+        value_loss = 0.5 * (values - returns).square().mean()
+        doubt = log_probs.mean()  # -KL(uniform, policy) - log A: unlike entropy's, its gradient unsettles a sure policy
+        self.optimizer.zero_grad()
+        (policy_loss + self.VALUE_WEIGHT * value_loss - args.ent_coef * doubt).backward()
+        nn.utils.clip_grad_norm_(self.networks.parameters(), self.MAX_GRADIENT)
+        self.optimizer.step()
+        return {"policy": policy_loss, "value": value_loss, "doubt": doubt}
 
 
-# ----------------------------------------------------------------------------------------------------------------- main
+# ------------------------------------------------------------------------------------------------ input and output
 
 
 def refuse(message: str) -> None:
@@ -376,162 +405,178 @@ def refuse(message: str) -> None:
 
 def check(args: Args) -> None:
     """Refuse bad input before anything is written."""
+    ranges = {name: bounds for bounds, names in RANGES.items() for name in names.split()}
     for name, value in asdict(args).items():
-        flag = f"--{name.replace('_', '-')}"
-        if type(value) is int and value < 1 and name != "seed":
-            refuse(f"{flag} is {value}, it must be at least 1")
-        if type(value) in (int, float) and not 0 <= value < math.inf:
-            refuse(f"{flag} is {value}, it must be a number from 0 up")
-        if name.endswith("_sd") and value == 0:
-            refuse(f"{flag} is 0, a standard deviation must be above 0")
-    if args.length < 3:
-        refuse(f"--length is {args.length}, a chain has at least 3 states")
-    if args.noise > 1:
-        refuse(f"--noise is {args.noise}, it is a probability: at most 1")
-    if args.rollout_steps % args.minibatches or args.rollout_steps < 2 * args.minibatches:
-        wanted = f"a multiple of --minibatches ({args.minibatches}) and at least twice as large"
-        refuse(f"--rollout-steps is {args.rollout_steps}, it must be {wanted}")
+        low, high = ranges.get(name, (1, math.inf))
+        if type(value) in (int, float) and not (low <= value <= high and math.isfinite(value)):
+            refuse(f"--{name.replace('_', '-')} is {value}, it must be a number from {low:g} to {high:g}")
+    if args.method == "pts-be" and args.bonus == "error":
+        refuse("--bonus error needs the real next state: use it with --method be, or choose eig, entropy or variance")
     if args.cuda and not torch.cuda.is_available():
         refuse("--cuda was asked for, but PyTorch sees no GPU: leave it out to run on the CPU")
-    for flag, packages in {"track": ("wandb",), "capture_video": ("pygame", "moviepy")}.items():
-        missing = [package for package in packages if find_spec(package) is None]
-        if getattr(args, flag) and missing:
-            refuse(f"--{flag.replace('_', '-')} needs packages that are not installed: pip install {' '.join(missing)}")
 
 
-def require_finite(values: dict[str, float], step: int) -> None:
-    for name, value in values.items():
-        if not math.isfinite(value):
-            raise FloatingPointError(f"{name} is {value} at step {step}")
+def say(text: str, end: str = "\n") -> None:
+    """Print, on a terminal over the line of progress, whatever has become of it."""
+    try:
+        print(f"\r{text:<100}" if os.isatty(1) else text, end=end, flush=True)
+    except (OSError, ValueError):
+        sys.stdout = None
 
 
-def git_commit() -> str | None:
-    """Commit of this file's repository, with -dirty where Python files differ from it."""
-
-    def git(*command: str) -> str:
-        folder = str(Path(__file__).resolve().parent)
-        return subprocess.run(
-            ["git", "-C", folder, *command], capture_output=True, text=True, check=False
-        ).stdout.strip()
-
-    commit = git("rev-parse", "HEAD")
-    return commit + ("-dirty" if git("status", "--porcelain", "--", "*.py") else "") if commit else None
+def attempt(task: Callable, *inputs):
+    """Do what may fail without loss, for a line of warning: each part fails in its own way."""
+    try:
+        return task(*inputs)
+    except Exception as error:
+        say(f"warning: {task.__name__} failed: {error}")
 
 
-def write_json(path: Path, content: dict) -> None:
-    """Atomic: a reader sees the whole file or none."""
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(content, indent=2) + "\n")
-    os.replace(temporary, path)
+class Run:
+    """The folder of a run: what is logged and left there, and an ending that loses nothing."""
+
+    def __init__(self, args: Args, visits: Visits, **models: nn.Module):
+        self.args, self.visits, self.models, self.start, self.stopped = args, visits, models, time.time(), 0
+        self.kind = {"method": args.method, "bonus": args.bonus if args.method in ("be", "pts-be") else None}
+        self.kind["dynamics"] = args.dynamics if args.method in ("be", "pts", "pts-be") else None
+        self.label = "-".join(filter(None, self.kind.values()))
+        default = f"{visits.name}__{self.label}__{args.seed}__{time.time_ns() // 10**6}"
+        self.folder = Path("runs", args.run_name or default)
+        if Path("runs").resolve() not in self.folder.resolve().parents or self.folder.exists():
+            refuse(f"--run-name {args.run_name}: {self.folder} is taken or not in runs/, choose another name")
+        if args.track:
+            import wandb
+
+            place = {"project": args.wandb_project_name, "entity": args.wandb_entity, "name": self.folder.name}
+            wandb.init(**place, config=asdict(args), sync_tensorboard=True, save_code=True)
+        self.writer = SummaryWriter(self.folder)
+        table = "".join(f"|{flag}|{value}|\n" for flag, value in asdict(args).items())
+        self.writer.add_text("hyperparameters", f"|param|value|\n|-|-|\n{table}")
+
+    def __enter__(self) -> "Run":
+        """From here on Ctrl-C and SIGTERM ask the loop to end."""
+        numbers = signal.SIGINT, signal.SIGTERM
+        self.handlers = {n: signal.signal(n, lambda n, _: setattr(self, "stopped", n)) for n in numbers}
+        return self
+
+    def __exit__(self, _, error: BaseException | None, __) -> None:
+        """After the loop, or with what is not finite in it: what was learned is kept."""
+        for number, handler in self.handlers.items():
+            signal.signal(number, handler)
+        path, failed = self.folder / "model.pt", isinstance(error, FloatingPointError)
+        if self.args.save_model or failed:
+            learned = {name: model.state_dict() for name, model in self.models.items()}
+            torch.save({"args": asdict(self.args), **learned}, path)
+        if failed:
+            print(f"error: {error}; what was learned is in {path}", file=sys.stderr)
+            raise SystemExit(1)
+
+    def log(self, step: int, group: str, values: dict[str, float | Tensor]) -> None:
+        """Means of values as group/name; one that is not finite ends the run."""
+        for name, value in values.items():
+            mean = torch.as_tensor(value).float().mean().item()
+            if not math.isfinite(mean):
+                raise FloatingPointError(f"{group}/{name} is {mean} at step {step}")
+            self.writer.add_scalar(f"{group}/{name}", mean, step)
+
+    def progress(self, step: int) -> None:
+        """Log the measures of the visits and, on a terminal, rewrite the line that tells how far the run is."""
+        metrics, speed = self.visits.metrics(), step / (time.time() - self.start)
+        self.log(step, "charts", {"SPS": speed} | {name: v for name, v in metrics.items() if isinstance(v, float)})
+        if os.isatty(1):
+            total, pace = self.args.total_timesteps, f"{speed:.0f} steps/s"
+            left = f"at most {(total - step) / speed:.0f} s left"
+            say(f"step {step}/{total}  coverage {metrics['coverage']:.2f}  {pace}  {left}", end="")
+
+    def finish(self, step: int, total_return: float, tasks: list[tuple]) -> dict:
+        """result.json first, atomically, and again when each of the tasks, which may fail, has added to it."""
+        args, metrics, seconds = self.args, self.visits.metrics(), time.time() - self.start
+        result = {"script": Path(__file__).stem, **self.kind, "env": self.visits.name, "seed": args.seed}
+        result |= {"total_timesteps": args.total_timesteps, "steps": step, "episodic_return": total_return}
+        result |= {"solved": metrics["solved_step"] is not None, **metrics, "interrupted": self.stopped > 0}
+        result |= {"wall_time_s": seconds, "sps": step / seconds, "args": asdict(args)}
+        for task in [(dict,), *tasks]:  # the first adds nothing
+            result |= attempt(*task) or {}
+            (self.folder / "result.tmp").write_text(json.dumps(result, indent=2) + "\n")
+            os.replace(self.folder / "result.tmp", self.folder / "result.json")
+        self.writer.close()
+        reached = f"goal reached at step {result['solved_step']}" if result["solved"] else "goal not reached"
+        say(f"{reached}, coverage {result['coverage']:.2f}, {seconds:.1f} s, {self.folder}/summary.png")
+        if self.stopped:
+            raise SystemExit(128 + self.stopped)
+        return result
+
+
+def show_path(run: Run, step: int) -> None:
+    """Where the agent was: as a picture for TensorBoard and as summary.png."""
+    picture = run.visits.picture(f"{run.visits.name}, {run.label}, seed {run.args.seed}: {step} steps")
+    run.writer.add_image("visits", picture, step, dataformats="HWC")
+    Image.fromarray(picture).save(run.folder / "summary.png")
+    np.save(run.folder / "path.npy", np.concatenate(run.visits.path))
+
+
+def film(policy: PPO, args: Args, folder: Path) -> None:
+    """A video of what the policy does after the run, without learning."""
+    env, _ = make_env(args, "rgb_array")
+    env = gym.wrappers.RecordVideo(env, str(folder), disable_logger=True)
+    state, _ = env.reset(seed=args.seed)
+    for _ in range(FILMED):
+        state, _, terminated, _, _ = env.step(int(policy.act(torch.as_tensor(state)[None])))
+        if terminated:
+            break
+    env.close()
+
+
+# ------------------------------------------------------------------------------------------------------------ main
 
 
 def main(args: Args) -> dict:
     check(args)
-    start_time = time.time()
-    env_name = f"Unichain-{args.length}" + (f"-noise{args.noise:g}" if args.noise else "")
-    run_name = args.run_name or f"{env_name}__{args.exp_name}__{args.seed}__{int(start_time)}"
-    run_dir = Path("runs") / run_name
-    if args.track:
-        import wandb
-
-        wandb.init(project="ptsbe", name=run_name, config=asdict(args), sync_tensorboard=True, save_code=True)
-    writer = SummaryWriter(run_dir)
-    table = "\n".join(f"|{name}|{value}|" for name, value in asdict(args).items())
-    writer.add_text("hyperparameters", f"|param|value|\n|-|-|\n{table}")
-
+    if args.cuda:
+        torch.set_default_device("cuda")  # of every tensor that is made from here on
     torch.manual_seed(args.seed)
-    device = torch.device("cuda" if args.cuda else "cpu")
-    env = Unichain(args.length, args.noise, render_mode="rgb_array" if args.capture_video else None)
-    if args.capture_video:
-        env = gym.wrappers.RecordVideo(env, str(run_dir / "videos"), episode_trigger=lambda _: True)
-    visits = np.zeros(args.length, dtype=np.int64)
-    with device:  # whatever is made here lives on it
-        policy = PPO(env.observation_space, env.action_space, args)
-        vime = VIME(env.observation_space, env.action_space, args)
-    states = torch.zeros(args.total_timesteps + 1, 1, device=device)  # s_0 to s_T
-    actions = torch.zeros(args.total_timesteps, dtype=torch.long, device=device)
-    rewards = torch.zeros(args.total_timesteps, device=device)
-    solved_step, total_return, coverage, failure = None, 0.0, 0.0, None
+    env, visits = make_env(args)
+    state_dim, num_actions = env.observation_space.shape[0], int(env.action_space.n)
+    policy, vime = PPO(state_dim, num_actions, args), VIME(state_dim, num_actions, args)
+    states = torch.zeros(args.total_timesteps + 1, state_dim)  # s_0 to s_T
+    actions, rewards = torch.zeros(args.total_timesteps, dtype=torch.long), torch.zeros(args.total_timesteps)
+    step = 0
 
-    state, _ = env.reset(seed=args.seed)
-    states[0] = torch.as_tensor(state, device=device)
-    visits[env.unwrapped.index] += 1
-    next_print = time.time() + 0.5
-    try:
-        for step in range(1, args.total_timesteps + 1):
-            action = int(policy.act(states[step - 1 : step]))  # the first policy is uniform: no warm-up is needed
-            next_state, reward, _, _, _ = env.step(action)
-            require_finite({"the state": next_state[0]}, step)
-            states[step] = torch.as_tensor(next_state, device=device)
-            actions[step - 1], rewards[step - 1] = action, reward
-            total_return += reward
-            visits[env.unwrapped.index] += 1
-            if env.unwrapped.index == args.length - 1:
-                solved_step = solved_step or step
+    states[0] = torch.as_tensor(env.reset(seed=args.seed)[0])
+    visits.add(states[:1].cpu().numpy(), step)
+    with Run(args, visits, policy=policy, dynamics=vime) as run:
+        while step < args.total_timesteps and not run.stopped:
+            action = int(policy.act(states[step : step + 1]))  # the first policy is uniform: there is no warm-up
+            after, reward, *_ = env.step(action)  # nothing ends an episode
+            if not np.isfinite(after).all():
+                raise FloatingPointError(f"the state after step {step} is not finite")
+            states[step + 1], actions[step], rewards[step] = torch.as_tensor(after), action, reward
+            step += 1
+            visits.add(after[None], step)
+            run.progress(step)
+            run.log(step, "charts", {"cumulative_reward": rewards[:step].sum()})
+            if step % PICTURES == 0:
+                attempt(show_path, run, step)
 
-            if step % 5 == 0:
-                coverage = float((visits > 0).mean())
-                writer.add_scalar("charts/coverage", coverage, step)
-                writer.add_scalar("charts/cumulative_reward", total_return, step)
-            if time.time() > next_print:
-                next_print = time.time() + 0.2
-                sps = step / (time.time() - start_time)
-                left = (args.total_timesteps - step) / sps
-                status = f"step {step}/{args.total_timesteps}  coverage {coverage:.2f}  {sps:.0f} steps/s"
-                print(f"\r{status}  {left:.0f} s left  ", end="", flush=True)
-
-            if step % args.rollout_steps:
+            if step % args.policy_interval:
                 continue
-            # the bonus of the newest transitions, in retrospect, by a model that has not been trained on them
-            new = slice(step - args.rollout_steps, step)
-            new_states, next_states = states[new], states[new.start + 1 : step + 1]  # (T, S) each
-            bonus = vime.bonus(new_states, actions[new], next_states)  # (T,)
-            total = (rewards[new] if args.extrinsic else 0) + args.eta * bonus  # (T,), r = r^e + eta r^i
-            columns = new_states, actions[new], total, next_states, torch.zeros_like(total)  # nothing ends an episode
-            losses = policy.update(*(column[:, None] for column in columns))  # one trajectory, (T, 1, ...)
-            losses |= vime.fit(states[:step], actions[:step], states[1 : step + 1])
-            require_finite(losses, step)
-            for name, value in losses.items():
-                writer.add_scalar(f"losses/{name}", value, step)
-            writer.add_scalar("bonus/vime", bonus.mean(), step)
-            writer.add_scalar("charts/SPS", step / (time.time() - start_time), step)
-    except FloatingPointError as error:
-        failure = str(error)
+            # the bonus of the steps since the last update, by a network that has not been trained on them
+            first = step - args.policy_interval
+            new = states[first:step], actions[first:step], states[first + 1 : step + 1]  # (N, S), (N,), (N, S)
+            bonus = vime.bonus(*new)  # (N,)
+            run.log(step, "bonus", {"vime": bonus})
+            total = args.extrinsic * rewards[first:step] + args.eta * bonus  # r = r^e + eta r^i
+            trajectory = *new[:2], total, new[2], torch.ones(len(total))  # the last: how surely it goes on
+            for batch in policy.batches(*(column[:, None] for column in trajectory)):  # (N, 1, ...)
+                losses = policy.update(*batch)
+            loss = vime.fit(states[:step], actions[:step], states[1 : step + 1])  # on all transitions
+            run.log(step, "losses", losses | {"negative_elbo": loss})
 
-    wall_time = time.time() - start_time
-    coverage = float((visits > 0).mean())
-    writer.close()
-    env.close()
-    if args.save_model or failure:
-        torch.save({"policy": policy.state_dict(), "vime": vime.state_dict()}, run_dir / "model.pt")
-    if failure:
-        print(f"\nerror: {failure}; what was learned until then is in {run_dir / 'model.pt'}", file=sys.stderr)
-        raise SystemExit(1)
-
-    result = {
-        "script": args.exp_name,
-        "method": "vime",
-        "bonus": "vime",
-        "dynamics": None,
-        "env": env_name,
-        "seed": args.seed,
-        "total_timesteps": args.total_timesteps,
-        "steps": step,
-        "solved": solved_step is not None,
-        "solved_step": solved_step,
-        "coverage": coverage,
-        "episodic_return": total_return,
-        "wall_time_s": wall_time,
-        "sps": step / wall_time,
-        "versions": {name: metadata.version(name) for name in ("torch", "gymnasium", "mujoco")},
-        "git_commit": git_commit(),
-    }
-    write_json(run_dir / "result.json", result)
-    solved = f"goal reached at step {solved_step}" if solved_step else "goal not reached"
-    print(f"\r{run_name}: {solved}, coverage {coverage:.2f}, reward {total_return:.2f}, {wall_time:.1f} s{'':20}")
-    return result
+    tasks = [(show_path, run, step)]
+    tasks += [(film, policy, args, run.folder / "videos")] if args.capture_video else []
+    return run.finish(step, rewards[:step].sum().item(), tasks)
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    main(tyro.cli(Args))
+    main(tyro.cli(Args, description=__doc__))

@@ -143,7 +143,6 @@ EXPERIMENTS = {
         variants={
             f"{name}/{swap}": f"{flags} --swap {swap} --total-timesteps 300"
             for name, flags in UNICHAIN.items()
-            if ".py" not in flags
             for swap in ("half", "random")
         },
         curves=("charts/coverage", "charts/cumulative_reward"),

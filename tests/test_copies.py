@@ -7,9 +7,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = sorted([*ROOT.glob("ptsbe_*.py"), *(ROOT / "baselines").glob("*.py")])
 OWN = {"Args", "make_env", "random_like", "change", "valid", "worth", "Visits"}  # a script's own by nature
-# Not yet in the shape of the mazes: they agree with each other, but for what was theirs, and not with the others.
-OLD = {"ppo_icm_unichain", "ppo_vime_unichain"}
-OLD_OWN = {"Args", "main", "check"}
 
 
 def definitions(path):
@@ -22,10 +19,10 @@ def definitions(path):
 def test_copies_are_word_for_word_the_same():
     texts = defaultdict(lambda: defaultdict(list))
     for path in SCRIPTS:
-        solver = path.stem.split("_")[1]
+        solver = path.stem.split("_")[1]  # ppo and sac, or the method of a baseline
         for name, text in definitions(path):
-            if name not in (OLD_OWN if path.stem in OLD else OWN):
-                texts[path.stem in OLD, name, name in ("main", "imagine") and solver][text].append(path.name)
+            if name not in OWN:
+                texts[name, name in ("main", "imagine") and solver][text].append(path.name)
     differing = {name: list(versions.values()) for name, versions in texts.items() if len(versions) > 1}
     assert not differing, f"same name, different text: {differing}"
 
