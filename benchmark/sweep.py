@@ -41,7 +41,7 @@ class Experiment:
     script: str
     variants: dict[str, str]  # label -> flags, after the name of another script where it is not this one
     seeds: tuple[int, ...] = tuple(range(1, 21))
-    curves: tuple[str, ...] = ()  # TensorBoard keys to keep
+    curves: tuple[str, ...] = ()  # TensorBoard keys to keep; visits: squares of a maze
     every: int = 1  # of each curve, what was logged last every so many steps; 1: all
 
 
@@ -109,7 +109,7 @@ def maze_experiment(methods: dict[str, str], mazes: tuple[str, ...]) -> Experime
     return Experiment(
         script="ptsbe_sac_maze.py",
         variants={f"{name}/{maze}": f"{flags} --maze {maze}" for maze in mazes for name, flags in methods.items()},
-        curves=("charts/coverage",),
+        curves=("charts/coverage", "visits"),
         every=100,
     )
 
@@ -159,14 +159,14 @@ EXPERIMENTS = {
             for name, flags in ANTMAZE.items()
         },
         seeds=tuple(range(1, 11)),
-        curves=("charts/coverage", "charts/min_distance", "bonus/eig"),
+        curves=("charts/coverage", "charts/min_distance", "bonus/eig", "visits"),
         every=100,
     ),
     "antmaze_models": Experiment(  # over a minute per 1000 steps
         script="ptsbe_sac_antmaze.py",
         variants={"pts-be-dk/large-open": "--dynamics dk --maze large-open --total-timesteps 20000 --no-stop-at-goal"},
         seeds=tuple(range(1, 11)),
-        curves=("charts/coverage", "charts/min_distance", "bonus/eig"),
+        curves=("charts/coverage", "charts/min_distance", "bonus/eig", "visits"),
         every=100,
     ),
     "continuous_action": Experiment(
@@ -355,7 +355,7 @@ def read_curves(directory: Path, tags: tuple[str, ...], every: int) -> dict[str,
             grid = range(-(-steps[0] // every) * every, steps[-1] + 1, every)
             steps, values = list(grid), [values[bisect.bisect_right(steps, step) - 1] for step in grid]
         curves[tag] = " ".join(map(str, steps)), " ".join(f"{value:.4g}" for value in values)
-    if (directory / "path.npy").exists():  # squares of the maze that were visited, column:row, and how often
+    if "visits" in tags:  # squares of the maze that were visited, column:row, and how often
         squares, visits = np.unique(np.load(directory / "path.npy").astype(int), axis=0, return_counts=True)
         curves["visits"] = " ".join(f"{column}:{row}" for column, row in squares), " ".join(map(str, visits))
     return curves
