@@ -208,6 +208,7 @@ def test_a_perfect_model_has_an_r_squared_of_1_over_any_number_of_holds():
 
 def test_coverage_at_a_step_and_the_ratio_of_paired_means():
     rows = [{"tag": "charts/coverage", "seed": "1", "steps": "100 200 300", "values": "0.1 0.2 0.4"}]
-    assert plot.coverage_at(rows, 250) == {"1": 0.2} and plot.coverage_at(rows, 900) == {"1": 0.4}
+    assert plot.value_at(rows, "charts/coverage", 250) == {"1": 0.2}
+    assert plot.value_at(rows, "charts/coverage", 900) == {"1": 0.4}
     ours, theirs = {"1": 0.6, "2": 0.6, "3": 0.9}, {"1": 0.3, "2": 0.3}
     assert plot.ratio_of_means(ours, theirs) == "2.00 [2.00, 2.00]"
