@@ -51,7 +51,10 @@ METHODS = {  # label -> name, colour, line
 OURS = ("pts-be", "pts-be-de", "pts-be-eig")  # PTS-BE as it is by default
 NOISES = {"heteroskedastic": "Heteroskedastic noise", "homoskedastic": "Homoskedastic noise"}
 CHAINS = {"L50": "50 states", "L100": "100 states", "L50-noisy": "50 states, every tenth action random"}
-CHAINS |= {"L50-half": "50 states, swapped beyond the middle", "L50-random": "50 states, swapped at random"}
+CHAINS |= {
+    "half": "50 states, left and right swapped beyond the middle, 300 steps",
+    "random": "50 states, swapped at random",
+}
 MAZES = {"open": "Open", "u-shape": "U Shape", "double-u-shape": "Double U Shape", "obstacles": "Obstacles"}
 ANTMAZES = {"small-open": "Small Open", "large-open": "Large Open"}
 OVERVIEW = {  # experiment -> script, goal, its environments, what the paper says of its PTS-BE
@@ -296,7 +299,8 @@ def steps_sooner(rows: Rows, others: Rows) -> str:
 
 
 def unichain(args: Args) -> None:
-    results, curves = (read_groups(args.results, f"unichain{end}") for end in ("", "_curves"))
+    results = read_groups(args.results, "unichain", "unichain_swap")
+    curves = read_groups(args.results, "unichain_curves", "unichain_swap_curves")
     rest, labels = ("be-error", "pts"), {"charts/coverage": "coverage", "charts/cumulative_reward": "reward so far"}
     panels = [
         (CHAINS[chain], label, tag, {k: v for k, v in of(curves, chain).items() if k not in rest})
