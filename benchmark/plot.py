@@ -269,8 +269,12 @@ def mountaincar(args: Args) -> None:
     curve_figure(panels, args.figures / "mountaincar.png")
     text = []
     for noise, title in NOISES.items():
-        found = of(results, noise)
-        rows = [describe(k, v) | {"coverage, %": coverage(v), "s / 1000 steps": seconds(v)} for k, v in found.items()]
+        rows = []
+        for label, runs in of(results, noise).items():
+            seen = mean((100 * float(run["position_range"]) for run in runs), 0)
+            first = mean((float(run["first_return"]) for run in runs), 0)
+            measures = {"coverage, %": coverage(runs), "range of positions, %": seen, "first return": first}
+            rows.append(describe(label, runs) | measures | {"s / 1000 steps": seconds(runs)})
         text += [f"\n**{title}**\n", *table(rows)]
     insert(args.pages / "benchmark" / "mountaincar.md", "mountaincar", text)
 
