@@ -247,7 +247,7 @@ def test_maze_figures_from_what_the_sweep_left(tmp_path, monkeypatch, pages):
         f"{label}/{maze}": f"--method random --total-timesteps 60 --maze {maze}"
         for label, maze in [("sac", "open"), ("pts-be", "open"), ("pts-be", "u-shape")]
     }
-    tiny = sweep.Experiment("ptsbe_sac_maze.py", variants, (1001,), ("charts/coverage",), 20)
+    tiny = sweep.Experiment("ptsbe_sac_maze.py", variants, (1001,), ("charts/coverage", "visits"), 20)
     monkeypatch.setitem(sweep.EXPERIMENTS, "maze", tiny)
     assert sweep.main(sweep.Args("maze", results=tmp_path / "results", workdir=tmp_path)) == 0
     visits = [row for row in rows(tmp_path / "results" / "maze_curves.csv") if row["tag"] == "visits"]
