@@ -429,7 +429,7 @@ def mixture_eig(mean: Tensor, var: Tensor) -> Tensor:
     """EIG of an ensemble, the Jensen-Shannon divergence of its members (Appendix B.3): 2 x (M, N, D) -> (N,).
 
     -mean_i log mean_j c_ij^2 with c_ij the Bhattacharyya coefficient of two members: exact to second order for close
-    members, log M for distant ones, no sampling noise. benchmark/README.md compares it with other estimators.
+    members, log M for distant ones, no sampling noise. benchmark/regression.md compares it with other estimators.
     """
     half_log_var, middle = 0.5 * var.log(), 0.5 * (var[:, None] + var)  # (M, N, D), (M, M, N, D)
     distance = 0.25 * (mean[:, None] - mean).square() / middle
