@@ -126,8 +126,6 @@ def make_env(args: Args, render_mode: str | None = None) -> tuple[gym.Env, "Visi
 class Visits:
     """Where the agent was on the chain, for measures and pictures: nothing of it reaches the agent."""
 
-    ACTIONS = (("left", (31, 78, 156)), ("stay", (120, 120, 120)), ("right", (200, 60, 20)))
-
     def __init__(self, args: Args):
         swap, noise = f"-swap-{args.swap}" if args.swap != "none" else "", f"-noise{args.noise:g}" if args.noise else ""
         self.name, self.length = f"Unichain-{args.length}{swap}{noise}", args.length
@@ -143,28 +141,14 @@ class Visits:
     def metrics(self) -> dict[str, float | int | None]:
         return {"coverage": float(self.visited.mean()), "solved_step": self.solved_step}
 
-    def probes(self) -> np.ndarray:
-        """Inputs of the model at which EIG is drawn, every action in every state: (3 * L, 4)."""
-        states = np.linspace(-1, 1, self.length).repeat(3)[:, None]
-        return np.concatenate([states, np.tile(np.eye(3), (self.length, 1))], 1).astype(np.float32)
-
-    def picture(self, title: str, eig: np.ndarray | None = None) -> np.ndarray:
-        """The EIG of the probes (3 * L,) along the chain or, without it, the path against time: (height, width, 3)."""
+    def picture(self, title: str) -> np.ndarray:
+        """The path against time, which goes downwards: (height, width, 3)."""
         path, image = np.concatenate(self.path), Image.new("RGB", (640, 730), "white")
         draw = ImageDraw.Draw(image)
         draw.font = ImageFont.load_default(22)
-        if eig is None:  # time downwards
-            curves = [("", (31, 78, 156), np.stack([path / (self.length - 1), np.linspace(0, 1, len(path))], -1))]
-            labels = "step 0", f"step {len(path) - 1}"
-        else:
-            level = 1 - eig.reshape(-1, 3) / max(eig.max(), 1e-12)
-            curves = [
-                (*a, np.stack([np.linspace(0, 1, self.length), level[:, i]], -1)) for i, a in enumerate(self.ACTIONS)
-            ]
-            labels = f"{eig.max():.2g} nats", "0"
-        for i, (name, colour, points) in enumerate(curves):
-            draw.line([tuple(point) for point in (20, 80) + points * (600, 590)], colour, width=3)
-            draw.text((300 + 100 * i, 50), name, colour)
+        points = np.stack([path / (self.length - 1), np.linspace(0, 1, len(path))], -1)  # (n, 2), in [0, 1]
+        draw.line([tuple(point) for point in (20, 80) + points * (600, 590)], (31, 78, 156), width=3)
+        labels = "step 0", f"step {len(path) - 1}"
         draw.rectangle([20, 80, 620, 670], outline="black")
         for place, text, anchor in (((20, 14), title, "la"), ((24, 84), labels[0], "la"), ((24, 666), labels[1], "ld")):
             draw.text(place, text, "black", anchor=anchor)

@@ -222,9 +222,11 @@ def test_a_run_tells_its_method_and_has_neither_bonus_nor_model_of_the_scripts(i
 
 
 @every_baseline
-@pytest.mark.parametrize("name", ["make_env", "Visits"])
-def test_environment_and_measures_are_those_of_the_chain_script(script, name):
-    assert inspect.getsource(getattr(script, name)) == inspect.getsource(getattr(chain, name))
+def test_environment_and_measures_are_those_of_the_chain_script(script):
+    """What is counted is the same text; pictures differ, because a baseline has no EIG to draw."""
+    assert inspect.getsource(script.make_env) == inspect.getsource(chain.make_env)
+    for name in ("__init__", "add", "metrics"):
+        assert inspect.getsource(getattr(script.Visits, name)) == inspect.getsource(getattr(chain.Visits, name))
 
 
 @every_baseline
