@@ -79,13 +79,17 @@ class EvalCache(nn.Module):
 
 
 class Standardizer(nn.Module):
-    """Column-wise `(x - mean) / scale`. A column that does not vary tells nothing of its scale and keeps scale 1."""
+    """Column-wise `(x - mean) / scale`. A column that does not vary tells nothing of its scale and keeps scale 1.
 
-    def __init__(self, dim: int):
+    Until `fit` is called it has the mean 0 and the scales `units`, 1 without them.
+    """
+
+    FLOOR = 8.0  # deviations below so many roundings of the mean count as none
+
+    def __init__(self, dim: int, units: tuple[float, ...] | None = None):
         super().__init__()
-        self.floor = 8.0  # deviations below so many roundings of the mean count as none
         self.register_buffer("mean", torch.zeros(dim))
-        self.register_buffer("scale", torch.ones(dim))
+        self.register_buffer("scale", torch.tensor(units or [1.0] * dim))
 
     @torch.no_grad()
     def fit(self, x: Tensor) -> None:
@@ -93,7 +97,7 @@ class Standardizer(nn.Module):
         x = x.to(self.mean.dtype)
         self.mean.copy_(x.mean(0))
         std = x.std(0, correction=0)
-        least = (self.floor * rounding * self.mean.abs()).clamp_min(1e-15)  # variances need its square, in float32 too
+        least = (self.FLOOR * rounding * self.mean.abs()).clamp_min(1e-15)  # variances need its square, in float32 too
         self.scale.copy_(torch.where(std > least, std, 1.0))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -183,14 +187,15 @@ class SVGP(EvalCache):
 
     With `features`, a module, Z lives in input space and goes through them as the data does: a deep kernel, trained
     end to end. By `fit`, Z is chosen from the data; `learn_inducing` moves it from there with the hyper-parameters.
+    With `units`, one per input, inputs are scaled by these and not by the data.
     """
 
-    def __init__(
-        self, in_dim: int, out_dim: int, num_inducing: int, features=None, learn_inducing=False, min_noise=1e-4
-    ):
+    MIN_NOISE = 1e-4  # variance, in units of the standardised targets
+
+    def __init__(self, in_dim: int, out_dim: int, num_inducing: int, features=None, learn_inducing=False, units=None):
         super().__init__()
-        self.min_noise = min_noise  # variance, in units of the standardised targets
-        self.in_scale, self.out_scale = Standardizer(in_dim), Standardizer(out_dim)
+        self.fixed_units = units is not None
+        self.in_scale, self.out_scale = Standardizer(in_dim, units), Standardizer(out_dim)
         self.features = features if features is not None else nn.Identity()
         self.kernel = Kernel(self.features(torch.zeros(1, in_dim)).shape[-1], out_dim)
         self.raw_noise = nn.Parameter(inverse_softplus(0.1).repeat(out_dim))
@@ -201,7 +206,7 @@ class SVGP(EvalCache):
 
     @property
     def scaled_noise(self) -> Tensor:
-        return self.min_noise + F.softplus(self.raw_noise)  # (P,), of the standardised targets
+        return self.MIN_NOISE + F.softplus(self.raw_noise)  # (P,), of the standardised targets
 
     @property
     def noise(self) -> Tensor:
@@ -218,7 +223,8 @@ class SVGP(EvalCache):
     def initialize(self, x: Tensor, y: Tensor) -> None:
         """Scales and Z from data; Z that is learned only once. Where data has too few points, more are drawn near."""
         self.check(x, y)
-        self.in_scale.fit(x)
+        if not self.fixed_units:
+            self.in_scale.fit(x)
         self.out_scale.fit(y)
         if not (self.initialized and self.inducing.requires_grad):
             x, m = self.in_scale(x), len(self.inducing)

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -306,7 +306,6 @@ class PriorEnsemble(nn.Module):
         self.out_scale = Standardizer(out_dim)
         self.optimizer = torch.optim.Adam(self.networks.parameters(), MODEL_LR, fused=True)
 
-    @torch.no_grad()
     def encode(self, x: Tensor) -> Tensor:
         """What the networks see: (N, in) -> (M, N, code)."""
         x = x.expand(self.members, -1, -1)
@@ -367,11 +366,8 @@ class SparseGP(SVGP):
 
     def __init__(self, in_dim: int, out_dim: int, args: Args):
         features = ResNetFeatures(in_dim, self.WIDTH) if args.dynamics == "dk" else None
-        super().__init__(in_dim, out_dim, self.INDUCING, features=features)
+        super().__init__(in_dim, out_dim, self.INDUCING, features, units=GP_UNITS)
         self.double()
-        if GP_UNITS:  # not those of the data: a distance is the same however far the agent has got
-            self.in_scale.scale.copy_(torch.tensor(GP_UNITS))
-            self.in_scale.fit = lambda x: None
         self.min_eig_var, self.eig_outputs = args.eig_noise**2, args.eig_outputs
         self.register_buffer("seen", torch.zeros(2, out_dim))  # least and largest targets
 
@@ -489,7 +485,8 @@ class PPO(nn.Module):
         log_probs = logits.log_softmax(-1)
         ratio = (log_probs.gather(1, actions[:, None])[:, 0] - old_log_probs).clamp_max(10).exp()
         clipped = ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)
-        advantages = (advantages - advantages.mean()) / (advantages.std() + args.advantage_floor)
+        spread = advantages.std(correction=min(1, len(advantages) - 1))  # of one it is 0
+        advantages = (advantages - advantages.mean()) / (spread + args.advantage_floor)
         policy_loss = -torch.min(ratio * advantages, clipped * advantages).mean()
         value_loss = 0.5 * (values - returns).square().mean()
         doubt = log_probs.mean()  # -KL(uniform, policy) - log A: unlike entropy's, its gradient unsettles a sure policy
@@ -561,7 +558,7 @@ def say(text: str, end: str = "\n") -> None:
         sys.stdout = None
 
 
-def attempt(task: Callable, *inputs):
+def attempt(task, *inputs):
     """Do what may fail without loss, for a line of warning: each part fails in its own way."""
     try:
         return task(*inputs)
@@ -577,8 +574,8 @@ class Run:
         self.kind = {"method": args.method, "bonus": args.bonus if args.method in ("be", "pts-be") else None}
         self.kind["dynamics"] = args.dynamics if args.method in ("be", "pts", "pts-be") else None
         self.label = "-".join(filter(None, self.kind.values()))
-        default = f"{visits.name}__{self.label}__{args.seed}__{time.time_ns() // 10**6}"
-        self.folder = Path("runs", args.run_name or default)
+        name = f"{visits.name}__{self.label}__{args.seed}__{time.time_ns() // 10**6}"
+        self.folder = Path("runs", args.run_name or name)
         if Path("runs").resolve() not in self.folder.resolve().parents or self.folder.exists():
             refuse(f"--run-name {args.run_name}: {self.folder} is taken or not in runs/, choose another name")
         if args.track:
@@ -600,13 +597,11 @@ class Run:
         """After the loop, or with what is not finite in it: what was learned is kept."""
         for number, handler in self.handlers.items():
             signal.signal(number, handler)
-        path, failed = self.folder / "model.pt", isinstance(error, FloatingPointError)
+        failed, learned = isinstance(error, FloatingPointError), {n: m.state_dict() for n, m in self.models.items()}
         if self.args.save_model or failed:
-            learned = {name: model.state_dict() for name, model in self.models.items()}
-            torch.save({"args": asdict(self.args), **learned}, path)
+            torch.save({"args": asdict(self.args), **learned}, self.folder / "model.pt")
         if failed:
-            print(f"error: {error}; what was learned is in {path}", file=sys.stderr)
-            raise SystemExit(1)
+            sys.exit(f"error: {error}; what was learned is in {self.folder}/model.pt")  # with status 1
 
     def log(self, step: int, group: str, values: dict[str, float | Tensor]) -> None:
         """Means of values as group/name; one that is not finite ends the run."""
@@ -621,9 +616,8 @@ class Run:
         metrics, speed = self.visits.metrics(), step / (time.time() - self.start)
         self.log(step, "charts", {"SPS": speed} | {name: v for name, v in metrics.items() if isinstance(v, float)})
         if os.isatty(1):
-            total, pace = self.args.total_timesteps, f"{speed:.0f} steps/s"
-            left = f"at most {(total - step) / speed:.0f} s left"
-            say(f"step {step}/{total}  coverage {metrics['coverage']:.2f}  {pace}  {left}", end="")
+            total, pace = self.args.total_timesteps, f"coverage {metrics['coverage']:.2f}  {speed:.0f} steps/s"
+            say(f"step {step}/{total}  {pace}  at most {(total - step) / speed:.0f} s left", end="")
 
     def finish(self, step: int, total_return: float, tasks: list[tuple]) -> dict:
         """result.json first, atomically, and again when each of the tasks, which may fail, has added to it."""

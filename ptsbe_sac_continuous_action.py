@@ -12,7 +12,6 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -44,7 +43,7 @@ class Args:
     # the run
     seed: int = 1  # of environment, networks and all sampling
     run_name: str | None = None  # folder under runs/, instead of {env}__{method}-{bonus}-{dynamics}__{seed}__{time}
-    eval_episodes: int = 0  # episodes after the run, with the policy's mean action and without learning
+    eval_episodes: int = 0  # episodes with the policy's mean action, without learning, at every picture and at the end
     cuda: bool = False  # networks on the GPU; the CPU is faster at the default sizes
     track: bool = False  # log to Weights and Biases as well
     wandb_project_name: str = "ptsbe"  # project there
@@ -327,7 +326,6 @@ class PriorEnsemble(nn.Module):
         self.out_scale = Standardizer(out_dim)
         self.optimizer = torch.optim.Adam(self.networks.parameters(), MODEL_LR, fused=True)
 
-    @torch.no_grad()
     def encode(self, x: Tensor) -> Tensor:
         """What the networks see: (N, in) -> (M, N, code)."""
         x = x.expand(self.members, -1, -1)
@@ -388,11 +386,8 @@ class SparseGP(SVGP):
 
     def __init__(self, in_dim: int, out_dim: int, args: Args):
         features = ResNetFeatures(in_dim, self.WIDTH) if args.dynamics == "dk" else None
-        super().__init__(in_dim, out_dim, self.INDUCING, features=features)
+        super().__init__(in_dim, out_dim, self.INDUCING, features, units=GP_UNITS)
         self.double()
-        if GP_UNITS:  # not those of the data: a distance is the same however far the agent has got
-            self.in_scale.scale.copy_(torch.tensor(GP_UNITS))
-            self.in_scale.fit = lambda x: None
         self.min_eig_var, self.eig_outputs = args.eig_noise**2, args.eig_outputs
         self.register_buffer("seen", torch.zeros(2, out_dim))  # least and largest targets
 
@@ -481,19 +476,19 @@ class SAC(nn.Module):
         """What the networks see of a state: (N, S) -> (N, code)."""
         return torch.cat([self.features(state[None])[0], state], -1)
 
-    def sample(self, code: Tensor, spread: float = 1.0) -> tuple[Tensor, Tensor]:
+    def sample(self, code: Tensor, spread: bool = True) -> tuple[Tensor, Tensor]:
         """Actions and the logarithm of their density over the uniform one: (N, code) -> (N, A), (N,)."""
         mean, raw = self.actor(code[None])[0].chunk(2, -1)  # (N, A) each
         log_std = self.MIN_LOG_STD + 0.5 * (self.MAX_LOG_STD - self.MIN_LOG_STD) * (raw.tanh() + 1)
-        noise = spread * torch.randn_like(mean)
+        noise = torch.randn_like(mean) if spread else torch.zeros_like(mean)
         before = torch.addcmul(mean, log_std.exp(), noise)  # (N, A), a = tanh(before)
         # log N(before) - log(1 - tanh(before)^2), the latter as 2 (log 2 - before - softplus(-2 before)), + log 2
         log_prob = 2 * (before + F.softplus(-2 * before)) - log_std - 0.5 * (noise.square() + math.log(8 * math.pi))
         return before.tanh(), log_prob.sum(-1)
 
     @torch.no_grad()
-    def act(self, state: Tensor, spread: float = 1.0) -> tuple[Tensor, Tensor]:
-        """Actions and their log-densities, with a spread of 0 the mean action: (N, S) -> (N, A), (N,)."""
+    def act(self, state: Tensor, spread: bool = True) -> tuple[Tensor, Tensor]:
+        """Actions and their log-densities, without spread the mean action: (N, S) -> (N, A), (N,)."""
         return self.sample(self.encode(state), spread)
 
     def quality(self, critics: BatchedMLP, code: Tensor, action: Tensor, frozen: bool = False) -> Tensor:
@@ -606,7 +601,7 @@ def say(text: str, end: str = "\n") -> None:
         sys.stdout = None
 
 
-def attempt(task: Callable, *inputs):
+def attempt(task, *inputs):
     """Do what may fail without loss, for a line of warning: each part fails in its own way."""
     try:
         return task(*inputs)
@@ -622,8 +617,8 @@ class Run:
         self.kind = {"method": args.method, "bonus": args.bonus if args.method in ("be", "pts-be") else None}
         self.kind["dynamics"] = args.dynamics if args.method in ("be", "pts", "pts-be") else None
         self.label = "-".join(filter(None, self.kind.values()))
-        default = f"{visits.name}__{self.label}__{args.seed}__{time.time_ns() // 10**6}"
-        self.folder = Path("runs", args.run_name or default)
+        name = f"{visits.name}__{self.label}__{args.seed}__{time.time_ns() // 10**6}"
+        self.folder = Path("runs", args.run_name or name)
         if Path("runs").resolve() not in self.folder.resolve().parents or self.folder.exists():
             refuse(f"--run-name {args.run_name}: {self.folder} is taken or not in runs/, choose another name")
         if args.track:
@@ -645,13 +640,11 @@ class Run:
         """After the loop, or with what is not finite in it: what was learned is kept."""
         for number, handler in self.handlers.items():
             signal.signal(number, handler)
-        path, failed = self.folder / "model.pt", isinstance(error, FloatingPointError)
+        failed, learned = isinstance(error, FloatingPointError), {n: m.state_dict() for n, m in self.models.items()}
         if self.args.save_model or failed:
-            learned = {name: model.state_dict() for name, model in self.models.items()}
-            torch.save({"args": asdict(self.args), **learned}, path)
+            torch.save({"args": asdict(self.args), **learned}, self.folder / "model.pt")
         if failed:
-            print(f"error: {error}; what was learned is in {path}", file=sys.stderr)
-            raise SystemExit(1)
+            sys.exit(f"error: {error}; what was learned is in {self.folder}/model.pt")  # with status 1
 
     def log(self, step: int, group: str, values: dict[str, float | Tensor]) -> None:
         """Means of values as group/name; one that is not finite ends the run."""
@@ -666,9 +659,8 @@ class Run:
         metrics, speed = self.visits.metrics(), step / (time.time() - self.start)
         self.log(step, "charts", {"SPS": speed} | {name: v for name, v in metrics.items() if isinstance(v, float)})
         if os.isatty(1):
-            total, pace = self.args.total_timesteps, f"{speed:.0f} steps/s"
-            left = f"at most {(total - step) / speed:.0f} s left"
-            say(f"step {step}/{total}  coverage {metrics['coverage']:.2f}  {pace}  {left}", end="")
+            total, pace = self.args.total_timesteps, f"coverage {metrics['coverage']:.2f}  {speed:.0f} steps/s"
+            say(f"step {step}/{total}  {pace}  at most {(total - step) / speed:.0f} s left", end="")
 
     def finish(self, step: int, total_return: float, tasks: list[tuple]) -> dict:
         """result.json first, atomically, and again when each of the tasks, which may fail, has added to it."""
@@ -710,7 +702,7 @@ def evaluate(policy: SAC, args: Args, episodes: int, film: Path | None = None) -
     for episode in range(episodes):
         state, info = env.reset(seed=args.seed + episode)
         while "episode" not in info:  # it is there at the end of one
-            action = policy.act(torch.as_tensor(state)[None], spread=0.0)[0][0].cpu().numpy()
+            action = policy.act(torch.as_tensor(state)[None], spread=False)[0][0].cpu().numpy()
             action = env.action_space.sample() if args.method == "random" else action
             state, _, terminated, _, info = env.step(action)
         ends.append((terminated, info["episode"]["r"]))
@@ -768,6 +760,8 @@ def main(args: Args) -> dict:
                 visits.add(state[None].cpu().numpy(), step)
             if step % PICTURES < held:
                 attempt(show, run, step, dynamics if fitted else None)
+                if args.eval_episodes:
+                    run.log(step, "charts", evaluate(policy, args, args.eval_episodes))
 
             if args.method == "random" or step < args.warmup_steps:  # line 5
                 continue

@@ -483,7 +483,7 @@ def antmaze(args: Args) -> None:
 
 def continuous_action(args: Args) -> None:
     results, curves = (read_groups(args.results, f"continuous_action{end}") for end in ("", "_curves"))
-    tag, text, panels = "charts/episodic_return", [], []
+    tag, text, panels = "charts/eval_return", [], []
     for task in dict.fromkeys(label.partition("/")[2] for label in results):
         rows = []
         for label, runs in of(results, task).items():
@@ -492,7 +492,7 @@ def continuous_action(args: Args) -> None:
                 if all(run.get(name) for run in runs):
                     cells[column] = mean((float(run[name]) for run in runs), 1)
             rows.append(cells | {"s / 1000 steps": seconds(runs)})
-        panels.append((task, "return of an episode", tag, of(curves, task)))
+        panels.append((task, "evaluation return", tag, of(curves, task)))
         text += [f"\n**{task}**\n", *table(rows)]
     curve_figure(panels, args.figures / "continuous_action.png", columns=min(2, len(panels)))
     insert(args.pages / "benchmark" / "continuous_action.md", "continuous_action", text)

@@ -233,4 +233,4 @@ def test_loading_a_model(in_tmp, monkeypatch):
     run_python(monkeypatch, "ptsbe_sac_maze.py", "--run-name", "my-run", "--save-model")
     found = {}
     exec(blocks("README.md", "python")[0], found)
-    assert found["policy"].act(torch.zeros(1, 4), spread=0.0)[0].shape == (1, 2)
+    assert found["policy"].act(torch.zeros(1, 4), spread=False)[0].shape == (1, 2)

@@ -31,7 +31,7 @@ def data(count=60, dtype=torch.float64):
 def set_hyperparameters(gp, outputscales=OUTPUTSCALES):
     gp.kernel.raw_lengthscale.copy_(inverse_softplus(LENGTHSCALES[:, None]))
     gp.kernel.raw_outputscale.copy_(inverse_softplus(outputscales[:, None, None]))
-    gp.raw_noise.copy_(inverse_softplus(NOISES - gp.min_noise))
+    gp.raw_noise.copy_(inverse_softplus(NOISES - gp.MIN_NOISE))
 
 
 def gpytorch_kernel(output, outputscales=OUTPUTSCALES):
@@ -166,6 +166,15 @@ def test_elbo_by_mini_batches_alone_learns():
     mean, var = gp.predict(x)
     assert mean.shape == var.shape == (300, 2)
     assert ((mean - y).square().mean(0) < 0.1 * y.var(0)).all()
+
+
+def test_with_units_of_their_own_inputs_are_not_scaled_by_the_data():
+    x, y = 5 + 100 * torch.rand(30, 2), torch.rand(30, 1)
+    given, free = SVGP(2, 1, 8, units=(0.5, 2.0)), SVGP(2, 1, 8)
+    for gp in (given, free):
+        gp.fit(x, y, steps=1)
+    assert given.in_scale.scale.tolist() == [0.5, 2.0] and given.in_scale.mean.tolist() == [0.0, 0.0]
+    assert free.in_scale.scale.min() > 10 and given.out_scale.mean.item() == pytest.approx(y.mean().item())
 
 
 def test_bounds_are_in_the_units_of_the_targets():

@@ -160,7 +160,7 @@ def test_saved_model_loads_without_trust_and_acts_as_before(in_tmp, script):
     policy = getattr(script, solver(script).upper())(state_dim, action_dim, args)
     dynamics = script.PriorEnsemble(state_dim + action_dim, state_dim + 2, args)
     state = torch.zeros(1, state_dim)
-    acts = (lambda: policy.act(state, spread=0.0)[0]) if solver(script) == "sac" else (lambda: policy(state)[0])
+    acts = (lambda: policy.act(state, spread=False)[0]) if solver(script) == "sac" else (lambda: policy(state)[0])
     before = acts()
     policy.load_state_dict(saved["policy"])
     dynamics.load_state_dict(saved["dynamics"])
@@ -170,11 +170,14 @@ def test_saved_model_loads_without_trust_and_acts_as_before(in_tmp, script):
 
 @pytest.mark.parametrize("script", [script for script in SCRIPTS if hasattr(script.Args, "eval_episodes")])
 def test_evaluation_takes_whole_episodes_without_learning(in_tmp, script):
-    plain = script.main(short(script, run_name="plain"))
     changes = {"reset_interval": 150} if hasattr(script.Args, "reset_interval") else {}
+    changes |= {"total_timesteps": script.PICTURES + 60}
+    plain = script.main(short(script, run_name="plain", **changes))
     result = script.main(short(script, eval_episodes=2, **changes))
     assert 0 <= result["eval_success"] <= 1 and math.isfinite(result["eval_return"])
     assert "eval_success" not in plain and json.loads(Path("runs/test/result.json").read_text()) == result
+    assert len(events("runs/test").Scalars("charts/eval_return")) == 1  # during the run, and the run is the same
+    assert np.array_equal(np.load("runs/plain/path.npy"), np.load("runs/test/path.npy"))
 
 
 # --------------------------------------------------------------------------------------------------------- command line

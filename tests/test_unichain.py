@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.utils.env_checker import check_env
+from test_scripts import short
 
 import ptsbe_ppo_unichain as chain
 
@@ -114,3 +115,9 @@ def test_pts_be_walks_to_the_end_of_the_chain(in_tmp, swap):
     """A random walk needs about L^2 steps, 600 on average for 25 states; planning to explore walks there."""
     result = chain.main(chain.Args(seed=1001, length=25, total_timesteps=200, swap=swap, run_name="a"))
     assert result["solved"] and result["coverage"] > 0.9
+
+
+def test_a_batch_of_one_step_can_be_learned_from(in_tmp):
+    """Four steps in four batches: the deviation of one advantage is 0, not undefined."""
+    result = chain.main(short(chain, method="ppo", policy_interval=4, minibatches=4, total_timesteps=80))
+    assert result["steps"] == 80
