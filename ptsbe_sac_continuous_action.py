@@ -59,7 +59,7 @@ class Args:
     replayed_starts: float = 0.5  # share of trajectories that start in visited states, the rest in the present one
     random_actions: float = 0.25  # share of imagined actions that are random: else critics see the policy's alone
     survival: bool = True  # imagined futures count exp(-EIG): what was learned cannot be learned again further on
-    real_share: float = 0.5  # share of real transitions in the batches of pts and pts-be, as in MBPO
+    real_share: float = 0.8  # share of real transitions in the batches of pts and pts-be, as in MBPO
     lookahead: int = 8  # act with the first of so many imagined actions, of the best of K trajectories; 0: policy
     policy_updates: int = 24  # gradient steps on the policy in an update, G
     model_updates: int = 40  # gradient steps on the dynamics model in an update, ten times as many in the first
@@ -68,9 +68,9 @@ class Args:
     # dynamics model
     ensemble_size: int = 5  # networks in the deep ensemble, M
     position_dims: int = 0  # leading variables of the observation that tell the place; 0: all
-    prior_size: float = 3.0  # deviation of what members expect of an unknown place, in units of the targets' deviation
+    prior_size: float = 1.0  # deviation of what members expect of an unknown place, in units of the targets' deviation
     eig_outputs: int = 1000  # leading outputs of the model that EIG counts: state changes, reward, end
-    eig_noise: float = 3.5  # noise that EIG assumes at least, in the same units: small disagreements count little
+    eig_noise: float = 1.2  # noise that EIG assumes at least, in the same units: small disagreements count little
     # SAC
     policy_lr: float = 3e-3  # learning rate of actor, critics and temperature
     gamma: float = 0.99  # discount factor of an action
@@ -79,9 +79,8 @@ class Args:
 
 TUNED = {  # what a method or a model runs with where no flag says otherwise
     "sac": {"temperature": 0.0, "policy_lr": 1e-3},
-    "be": {"eig_noise": 0.3, "temperature": 0.0},
-    # a GP's prior is as large as the targets, not prior_size times as large; its updates are of all the data
-    "gp": {"eig_noise": 1.2, "model_updates": 5},
+    "be": {"prior_size": 3.0, "eig_noise": 0.3, "temperature": 0.0},
+    "gp": {"eig_noise": 1.2, "model_updates": 5},  # updates are of all the data
     "dk": {"eig_noise": 1.2, "model_updates": 5},
 }
 
@@ -144,11 +143,13 @@ def make_env(args: Args, render_mode: str | None = None) -> tuple[gym.Env, "Visi
     if isinstance(env.observation_space, gym.spaces.Dict | gym.spaces.Box):
         env = gym.wrappers.FlattenObservation(env)
     for name, space in (("states", env.observation_space), ("actions", env.action_space)):
-        if not isinstance(space, gym.spaces.Box) or (name == "actions" and not space.is_bounded()):
-            refuse(f"--env-id {args.env_id}: its {name} are {space}, they must be a Box, that of actions with bounds")
+        fits = isinstance(space, gym.spaces.Box) and len(space.shape) == 1
+        if not fits or (name == "actions" and not (space.is_bounded() and (space.low < space.high).all())):
+            refuse(f"--env-id {args.env_id}: its {name} are {space}, they must be a Box, actions a row with bounds")
+    env = gym.wrappers.TimeLimit(env, max(1000, args.total_timesteps))  # else evaluation of what never ends never ends
     env = gym.wrappers.RescaleAction(env, np.float32(-1), np.float32(1))
     low, high = env.observation_space.low.astype(float), env.observation_space.high.astype(float)
-    bounded, centre, scale = np.maximum(-low, high) < 1e6, np.zeros(len(low)), np.ones(len(low))
+    bounded, centre, scale = (np.maximum(-low, high) < 1e6) & (low < high), np.zeros(len(low)), np.ones(len(low))
     dims = args.coverage_dims
     if args.position_dims > len(low) or len(dims) not in (0, 2) or not set(dims) <= set(range(len(low))):
         refuse(f"--position-dims must be at most {len(low)}, --coverage-dims two numbers from 0 to {len(low) - 1}")

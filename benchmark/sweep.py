@@ -172,11 +172,11 @@ EXPERIMENTS = {
     "continuous_action": Experiment(
         script="ptsbe_sac_continuous_action.py",
         variants={
-            f"{method}/{task}": f"{flags} --env-id {env_id} --total-timesteps 5000 --eval-episodes 5"
+            f"{method}/{task}": f"{flags} --env-id {env_id} --total-timesteps 5000 --eval-episodes 3"
             for task, env_id in CONTINUOUS.items()
             for method, flags in MAZE.items()
         }
-        | {label: f"{flags} --total-timesteps 3000 --eval-episodes 5" for label, flags in PENDULUM.items()},
+        | {label: f"{flags} --total-timesteps 3000 --eval-episodes 3" for label, flags in PENDULUM.items()},
         seeds=tuple(range(1, 11)),
         curves=("charts/coverage", "charts/eval_return"),
     ),
