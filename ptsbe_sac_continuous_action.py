@@ -145,7 +145,7 @@ def make_env(args: Args, render_mode: str | None = None) -> tuple[gym.Env, "Visi
     for name, space in (("states", env.observation_space), ("actions", env.action_space)):
         fits = isinstance(space, gym.spaces.Box) and len(space.shape) == 1
         if not fits or (name == "actions" and not (space.is_bounded() and (space.low < space.high).all())):
-            refuse(f"--env-id {args.env_id}: its {name} are {space}, they must be a Box, actions a row with bounds")
+            refuse(f"--env-id {args.env_id}: its {name} are {space}, they must be a Box, that of actions with bounds")
     env = gym.wrappers.TimeLimit(env, max(1000, args.total_timesteps))  # else evaluation of what never ends never ends
     env = gym.wrappers.RescaleAction(env, np.float32(-1), np.float32(1))
     low, high = env.observation_space.low.astype(float), env.observation_space.high.astype(float)

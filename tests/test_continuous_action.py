@@ -48,8 +48,26 @@ class Unbounded(Drift):
     action_space = gym.spaces.Box(-np.inf, np.inf, (1,))
 
 
-for name, entry in (("Drift-v0", Drift), ("Choice-v0", Choice), ("Unbounded-v0", Unbounded)):
-    gym.register(name, entry, max_episode_steps=50)
+class Stuck(Drift):
+    action_space = gym.spaces.Box(np.float32([0.5]), np.float32([0.5]))
+
+
+class Grid(Drift):
+    action_space = gym.spaces.Box(-0.5, 0.5, (2, 2))
+
+
+class Constant(Drift):
+    """One variable has a Box of width 0."""
+
+    observation_space = gym.spaces.Box(np.float32([0, 7]), np.float32([4, 7]))
+
+    def seen(self):
+        return np.array([self.place, 7], np.float32)
+
+
+for entry in (Drift, Choice, Unbounded, Stuck, Grid, Constant):
+    gym.register(f"{entry.__name__}-v0", entry, max_episode_steps=50)
+gym.register("Endless-v0", Drift)
 
 
 def run(**changes):
@@ -78,6 +96,8 @@ def test_every_environment_with_boxes_runs(in_tmp, env_id):
         ("Blackjack-v1", "its states are Tuple(Discrete(32)"),
         ("Choice-v0", "its actions are Discrete(3)"),
         ("Unbounded-v0", "that of actions with bounds"),
+        ("Stuck-v0", "its actions are Box(0.5, 0.5, (1,)"),
+        ("Grid-v0", "its actions are Box(-0.5, 0.5, (2, 2)"),
         ("Nothing-v0", "doesn't exist"),
         ("no_such_package:Thing-v0", "No module named 'no_such_package'"),
     ],
@@ -85,6 +105,12 @@ def test_every_environment_with_boxes_runs(in_tmp, env_id):
 def test_other_spaces_and_names_are_refused_in_one_line(in_tmp, capsys, env_id, message):
     error = refused(capsys, lambda: run(env_id=env_id))
     assert f"--env-id {env_id}: " in error and message in error and not list(in_tmp.iterdir())
+
+
+@pytest.mark.parametrize("env_id", ["Constant-v0", "Endless-v0"])
+def test_odd_environments_run_and_their_evaluation_ends(in_tmp, env_id):
+    result = run(env_id=env_id, eval_episodes=1, method="sac", policy_updates=1)
+    assert result["steps"] == 160 and np.isfinite(result["eval_return"])
 
 
 def test_variables_that_are_not_there_are_refused(in_tmp, capsys):
