@@ -194,7 +194,7 @@ class SVGP(EvalCache):
 
     def __init__(self, in_dim: int, out_dim: int, num_inducing: int, features=None, learn_inducing=False, units=None):
         super().__init__()
-        self.fixed_units = units is not None
+        self.fixed_units = bool(units)
         self.in_scale, self.out_scale = Standardizer(in_dim, units), Standardizer(out_dim)
         self.features = features if features is not None else nn.Identity()
         self.kernel = Kernel(self.features(torch.zeros(1, in_dim)).shape[-1], out_dim)

@@ -107,7 +107,7 @@ RANGES = {  # least and largest value of a flag; of all other numbers 1 and infi
 }
 
 LENGTH_SCALES = 0.7, 1.5  # how sharply the dynamics may change; how far from visited places members disagree
-GP_LR, GP_UNITS = 0.05, None  # learning rate of the GP; units of its inputs, None: the data's
+GP_LR, GP_UNITS = 0.05, ()  # learning rate of the GP; units of states and actions for it, none: the data's
 PICTURES = 500  # steps between two pictures for TensorBoard
 MODEL_WIDTH, MODEL_BATCH, MODEL_LR, MODEL_DROPOUT = 256, 64, 3e-3, 0.2  # networks of the ensemble and their training
 MODEL_FEATURES, BODY = 0, 4  # features of the place that they see; the first variable of the observation that they see
@@ -478,7 +478,8 @@ class SparseGP(SVGP):
 
     def __init__(self, in_dim: int, out_dim: int, args: Args):
         features = ResNetFeatures(in_dim, self.WIDTH) if args.dynamics == "dk" else None
-        super().__init__(in_dim, out_dim, self.INDUCING, features, units=GP_UNITS)
+        units = GP_UNITS and GP_UNITS[:1] * (out_dim - 2) + GP_UNITS[1:] * (in_dim + 2 - out_dim)
+        super().__init__(in_dim, out_dim, self.INDUCING, features, units=units)
         self.double()
         self.min_eig_var, self.eig_outputs = args.eig_noise**2, args.eig_outputs
         self.register_buffer("seen", torch.zeros(2, out_dim))  # least and largest targets

@@ -121,3 +121,21 @@ def test_a_batch_of_one_step_can_be_learned_from(in_tmp):
     """Four steps in four batches: the deviation of one advantage is 0, not undefined."""
     result = chain.main(short(chain, method="ppo", policy_interval=4, minibatches=4, total_timesteps=80))
     assert result["steps"] == 80
+
+
+@pytest.mark.parametrize("dynamics", ["de", "gp", "dk"])
+def test_models_take_other_codings_of_the_state(dynamics):
+    """A state of two variables, angle and sine: nothing in the models counts on one."""
+    torch.manual_seed(0)
+    args = chain.parse(["--dynamics", dynamics])
+    angles = torch.rand(60, 1) * 6
+    x = torch.cat([angles, angles.sin(), torch.eye(3)[torch.randint(3, (60,))]], -1)
+    y = torch.cat([x[:, :2] * 0.1, torch.zeros(60, 2)], -1)
+    model = (chain.PriorEnsemble if dynamics == "de" else chain.SparseGP)(5, 4, args)
+    model.fit(x, y, 20)
+    mean, var = model.predict(x)
+    assert (
+        mean.shape == var.shape
+        and mean.shape[1:] == (60, 4)
+        and torch.isfinite(chain.bonuses(model, mean, var)["eig"]).all()
+    )
