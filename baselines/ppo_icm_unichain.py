@@ -78,27 +78,30 @@ POLICY_SCALE = 2.0  # length-scale of the features that the policy sees
 # ----------------------------------------------------------------------------------------------------- environment
 
 
+def coding(length: int) -> np.ndarray:
+    """What the agent sees of each state, within [-1, 1]: (L, S). Another coding of the state is a line here."""
+    return (2 * np.arange(length)[:, None] / (length - 1) - 1).astype(np.float32)
+
+
 class Unichain(gym.Env):
-    """States 0 to L - 1 in a row, seen as -1 to 1; start in 1; actions left, stay, right; walls at both ends.
+    """States 0 to L - 1 in a row; start in 1; actions left, stay, right; walls at both ends.
 
     The state arrived in pays 0.001 if it is the first and 1 if it is the last; nothing ends an episode. With
     probability noise, a random action takes the place of the chosen one. Where `swapped`, left and right change places.
     """
 
     metadata: ClassVar = {"render_modes": ["rgb_array"], "render_fps": 15}
-    observation_space = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
 
     def __init__(self, swapped: np.ndarray, noise: float = 0.0, render_mode: str | None = None):
         self.swapped, self.noise, self.render_mode = swapped, noise, render_mode  # (L,), bool
-        self.action_space, self.index = gym.spaces.Discrete(3), 1
-
-    def state(self) -> np.ndarray:
-        return np.array([2 * self.index / (len(self.swapped) - 1) - 1], np.float32)
+        self.codes, self.index = coding(len(swapped)), 1
+        self.observation_space = gym.spaces.Box(-1.0, 1.0, self.codes.shape[1:], np.float32)
+        self.action_space = gym.spaces.Discrete(3)
 
     def reset(self, seed: int | None = None, options: dict | None = None):
         super().reset(seed=seed)
         self.index = 1
-        return self.state(), {}
+        return self.codes[self.index].copy(), {}
 
     def step(self, action: int):
         if self.noise and self.np_random.random() < self.noise:
@@ -106,7 +109,7 @@ class Unichain(gym.Env):
         move, last = int(action) - 1, len(self.swapped) - 1
         self.index = min(max(self.index + (-move if self.swapped[self.index] else move), 0), last)
         reward = {0: 0.001, last: 1.0}.get(self.index, 0.0)
-        return self.state(), reward, False, False, {}
+        return self.codes[self.index].copy(), reward, False, False, {}
 
     def render(self) -> np.ndarray:
         image = np.full((16, 8 * len(self.swapped), 3), 230, np.uint8)
@@ -129,11 +132,12 @@ class Visits:
     def __init__(self, args: Args):
         swap, noise = f"-swap-{args.swap}" if args.swap != "none" else "", f"-noise{args.noise:g}" if args.noise else ""
         self.name, self.length = f"Unichain-{args.length}{swap}{noise}", args.length
+        self.codes = coding(args.length)
         self.visited, self.path, self.solved_step = np.zeros(args.length, bool), [], None
 
     def add(self, states: np.ndarray, step: int, terminated: bool = False) -> None:
-        """States (n, 1) that were visited up to a step."""
-        self.path.append(np.rint((states[:, 0] + 1) / 2 * (self.length - 1)).astype(int))
+        """States (n, S) that were visited up to a step."""
+        self.path.append(np.abs(states[:, None] - self.codes).sum(-1).argmin(-1))
         self.visited[self.path[-1]] = True
         if self.solved_step is None and self.visited[-1]:
             self.solved_step = step

@@ -72,7 +72,7 @@ def transitions(env, states, actions):
     for start in states:
         for action in actions:
             env.index = start
-            before = env.state()
+            before = env.codes[start]
             after, reward, *_ = env.step(action)
             x.append([before[0], *np.eye(3)[action]])
             y.append([after[0] - before[0], reward, 0.0])
@@ -123,19 +123,19 @@ def test_a_batch_of_one_step_can_be_learned_from(in_tmp):
     assert result["steps"] == 80
 
 
+def angle_and_sine(length):
+    angle = 2 * np.pi * np.arange(length)[:, None] / length
+    return np.concatenate([angle / np.pi - 1, np.sin(angle)], 1).astype(np.float32)
+
+
 @pytest.mark.parametrize("dynamics", ["de", "gp", "dk"])
-def test_models_take_other_codings_of_the_state(dynamics):
-    """A state of two variables, angle and sine: nothing in the models counts on one."""
-    torch.manual_seed(0)
-    args = chain.parse(["--dynamics", dynamics])
-    angles = torch.rand(60, 1) * 6
-    x = torch.cat([angles, angles.sin(), torch.eye(3)[torch.randint(3, (60,))]], -1)
-    y = torch.cat([x[:, :2] * 0.1, torch.zeros(60, 2)], -1)
-    model = (chain.PriorEnsemble if dynamics == "de" else chain.SparseGP)(5, 4, args)
-    model.fit(x, y, 20)
-    mean, var = model.predict(x)
-    assert (
-        mean.shape == var.shape
-        and mean.shape[1:] == (60, 4)
-        and torch.isfinite(chain.bonuses(model, mean, var)["eig"]).all()
-    )
+def test_another_coding_of_the_state_is_one_function(in_tmp, monkeypatch, dynamics):
+    monkeypatch.setattr(chain, "coding", angle_and_sine)
+    env, visits = chain.make_env(chain.Args(length=20))
+    state = env.reset(seed=0)[0]
+    assert env.observation_space.contains(state) and state.shape == (2,)
+    for step, index in enumerate((1, 7, 19)):
+        visits.add(angle_and_sine(20)[index][None], step)
+    assert np.concatenate(visits.path).tolist() == [1, 7, 19] and visits.solved_step == 2
+    args = short(chain, dynamics=dynamics, length=20, total_timesteps=80)
+    assert chain.main(args)["coverage"] > 0.1
