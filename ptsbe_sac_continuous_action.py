@@ -646,7 +646,8 @@ class Run:
         if self.args.save_model or failed:
             torch.save({"args": asdict(self.args), **learned}, self.folder / "model.pt")
         if failed:
-            sys.exit(f"error: {error}; what was learned is in {self.folder}/model.pt")  # with status 1
+            print(f"error: {error}; what was learned is in {self.folder}/model.pt", file=sys.stderr)
+            raise SystemExit(1)
 
     def log(self, step: int, group: str, values: dict[str, float | Tensor]) -> None:
         """Means of values as group/name; one that is not finite ends the run."""
