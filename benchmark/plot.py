@@ -57,6 +57,7 @@ CHAINS |= {
 }
 MAZES = {"open": "Open", "u-shape": "U Shape", "double-u-shape": "Double U Shape", "obstacles": "Obstacles"}
 ANTMAZES = {"small-open": "Small Open", "large-open": "Large Open"}
+SPARSE = {"mountain-car": "Mountain Car", "sparse-pendulum": "Sparse pendulum", "sparse-reacher": "Sparse reacher"}
 OVERVIEW = {  # experiment -> script, goal, its environments, what the paper says of its PTS-BE
     "mountaincar": ("ptsbe_ppo_mountaincar.py", "noisy Mountain Car, two noises, 1000 steps", NOISES, "35/40"),
     "unichain": (
@@ -74,8 +75,8 @@ OVERVIEW = {  # experiment -> script, goal, its environments, what the paper say
     ),
     "continuous_action": (
         "ptsbe_sac_continuous_action.py",
-        "the first reward of sparse Gymnasium tasks",
-        None,
+        "the first reward of three sparse tasks, 5000 steps",
+        SPARSE,
         "not in it",
     ),
 }
@@ -484,16 +485,16 @@ def antmaze(args: Args) -> None:
 def continuous_action(args: Args) -> None:
     results, curves = (read_groups(args.results, f"continuous_action{end}") for end in ("", "_curves"))
     tag, text, panels = "charts/eval_return", [], []
-    for task in dict.fromkeys(label.partition("/")[2] for label in results):
+    for task, title in (SPARSE | {"pendulum": "Pendulum-v1, which pays everywhere"}).items():
         rows = []
         for label, runs in of(results, task).items():
-            cells = describe(label, runs)
+            cells = describe(label, runs) if task in SPARSE else {"method": METHODS[label][0], "runs": str(len(runs))}
             for name, column in (("episodic_return", "reward in all"), ("eval_return", "evaluation return")):
                 if all(run.get(name) for run in runs):
                     cells[column] = mean((float(run[name]) for run in runs), 1)
             rows.append(cells | {"s / 1000 steps": seconds(runs)})
-        panels.append((task, "evaluation return", tag, of(curves, task)))
-        text += [f"\n**{task}**\n", *table(rows)]
+        panels.append((title.partition(",")[0], "evaluation return", tag, of(curves, task)))
+        text += [f"\n**{title}**\n", *table(rows)]
     curve_figure(panels, args.figures / "continuous_action.png", columns=min(2, len(panels)))
     insert(args.pages / "benchmark" / "continuous_action.md", "continuous_action", text)
 
@@ -560,7 +561,6 @@ def overview(args: Args) -> list[str]:
         if not (args.results / f"{experiment}.csv").exists():
             continue
         results, found = read_groups(args.results, experiment), defaultdict(list)
-        environments = environments or dict.fromkeys(label.partition("/")[2] for label in results)
         for environment in environments:
             for label, runs in of(results, environment).items():
                 found[label].append(arrivals(runs))  # a method's steps and arrivals in each environment

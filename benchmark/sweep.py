@@ -179,6 +179,7 @@ EXPERIMENTS = {
         | {label: f"{flags} --total-timesteps 3000 --eval-episodes 3" for label, flags in PENDULUM.items()},
         seeds=tuple(range(1, 11)),
         curves=("charts/coverage", "charts/eval_return"),
+        every=500,
     ),
 }
 

@@ -163,10 +163,10 @@ def test_measures_plot(tmp_path, tiny, pages):
 
 
 def test_a_sweep_of_other_environments_gets_its_table_and_figure(tmp_path):
-    """The experiment continuous_action, labels method/task, before its script and page are there."""
+    """The experiment continuous_action: labels are method/task; the task that pays everywhere has no goal."""
     steps = {"sac": 500, "pts-be": 200}
     for method, solved in steps.items():
-        for task, seed in itertools.product(("Reacher-v5", "Pendulum-v1", "Swimmer-v5"), (1, 2, 3)):
+        for task, seed in itertools.product((*plot.SPARSE, "pendulum"), (1, 2, 3)):
             name = {"label": f"{method}/{task}", "seed": seed, "flags": ""}
             row = {"solved": solved < 500, "solved_step": solved if solved < 500 else None, "steps": 500}
             row |= {
@@ -177,7 +177,7 @@ def test_a_sweep_of_other_environments_gets_its_table_and_figure(tmp_path):
                 "git_commit": "abc",
             }
             sweep.Table(tmp_path / "continuous_action.csv").add([name | row])
-            curve = {"tag": "charts/episodic_return", "steps": f"{100 + seed} 200 300", "values": "0 1 2"}
+            curve = {"tag": "charts/eval_return", "steps": f"{100 + seed} 200 300", "values": "0 1 2"}
             sweep.Table(tmp_path / "continuous_action_curves.csv").add([name | curve])
     (tmp_path / "benchmark").mkdir()
     for page, marker in (("README.md", "overview"), ("benchmark/continuous_action.md", "continuous_action")):
@@ -187,9 +187,10 @@ def test_a_sweep_of_other_environments_gets_its_table_and_figure(tmp_path):
     page, readme = ((tmp_path / name).read_text() for name in ("benchmark/continuous_action.md", "README.md"))
     assert page.startswith("before\n<!--") and page.endswith("<!-- end -->\nafter\n") and "old" not in page
     assert (
-        "**Reacher-v5**" in page
+        "**Sparse reacher**" in page
         and "| PTS-BE | 3/3 | 200 [200, 200] | 200 [200, 200] | 2.0 [" in page
         and "| 20.0 [" in page
+        and "| PTS-BE | 3 | 2.0 [" in page
     )
     assert "`ptsbe_sac_continuous_action.py`" in readme and "| 9/9, 200 steps | SAC: 0/9, 500 steps |" in readme
 
