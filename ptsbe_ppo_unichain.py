@@ -59,6 +59,7 @@ class Args:
     horizon: int = 30  # actions in an imagined trajectory, J
     replayed_starts: float = 0.5  # share of trajectories that start in visited states, the rest in the present one
     random_actions: float = 0.2  # share of imagined actions that are random: else a policy that is sure learns no other
+    lookahead: int = 0  # act with the first of so many imagined actions, of the best of K trajectories; 0: policy
     policy_updates: int = 20  # gradient steps on the policy in an update, G
     model_updates: int = 30  # gradient steps on the dynamics model in an update, ten times as many in the first
     eta: float = 0.3  # weight of the bonus, eta: a constant, so that the bonus fades as the model learns
@@ -96,10 +97,11 @@ def parse(argv: list[str] | None = None) -> Args:
     return tyro.cli(Args, args=argv, default=replace(Args(), **tuned), description=__doc__)
 
 
-RANGES = {  # least and largest value of a flag; of all other numbers 1 and infinity
-    (0, math.inf): "seed position_dims eta eta_decay prior_size eig_noise policy_lr clip_coef ent_coef advantage_floor",
-    (0, 1): "noise replayed_starts random_actions gamma gae_lambda",
-    (3, math.inf): "length",
+RANGES = {  # least and largest value of flags; of all other numbers 1 and infinity
+    "seed position_dims lookahead eta eta_decay prior_size eig_noise": (0, math.inf),
+    "policy_lr clip_coef ent_coef advantage_floor": (0, math.inf),
+    "noise replayed_starts random_actions gamma gae_lambda": (0, 1),
+    "length": (3, math.inf),
 }
 
 PICTURES, FILMED = 100, 100  # steps between two pictures for TensorBoard; steps of a video
@@ -491,7 +493,7 @@ class PPO(nn.Module):
 
 
 @torch.no_grad()
-def imagine(policy: PPO, dynamics: Dynamics, start: Tensor, extrinsic: bool, eta: float, args: Args) -> tuple:
+def imagine(policy: PPO, dynamics: Dynamics, start: Tensor, horizon: int, eta: float, args: Args, sample: bool = True):
     """Alg. 1, lines 7 to 9: K trajectories of J steps inside the model, from the states start (K, S).
 
     Returns states (J, K, S), actions (J, K), rewards, the states after them, and survival, the probability that a step
@@ -499,13 +501,15 @@ def imagine(policy: PPO, dynamics: Dynamics, start: Tensor, extrinsic: bool, eta
     is the mean of the worlds: of the same expectation as a draw, without noise that would drown a bonus that fades.
     """
     state, steps, row = start, [], torch.arange(len(start))
-    for _ in range(args.horizon):
+    for _ in range(horizon):
         action = policy.act(state)  # (K,)
         own = torch.rand(len(start)) >= args.random_actions  # (K,)
         action = torch.where(own, action, torch.randint_like(action, len(policy.codes)))
         mean, var = dynamics.predict(torch.cat([state, policy.codes[action]], -1))  # (M, K, D) each
-        world = row % len(mean)
-        y = mean[world, row] + var[world, row].sqrt() * torch.randn_like(mean[0])  # (K, D)
+        y = mean.mean(0)  # (K, D)
+        if sample:
+            world = row % len(mean)
+            y = mean[world, row] + var[world, row].sqrt() * torch.randn_like(mean[0])
         y = y.clamp(*dynamics.seen)
         after = valid(state, y[:, :-2])
         steps.append((state, action, y, after, mean, var))
@@ -513,10 +517,22 @@ def imagine(policy: PPO, dynamics: Dynamics, start: Tensor, extrinsic: bool, eta
     *columns, means, variances = zip(*steps, strict=True)
     states, actions, y, afters = (torch.stack(column) for column in columns)  # (J, K, ...) each
     mean, var = torch.cat(means, 1), torch.cat(variances, 1)  # (M, J * K, D) each
-    rewards = extrinsic * mean[..., -2].mean(0).clamp(*dynamics.seen[:, -2])
+    rewards = mean[..., -2].mean(0).clamp(*dynamics.seen[:, -2])
+    rewards = rewards * (args.extrinsic or args.method == "pts")
     if eta:  # r = r^e + eta r^i
         rewards = rewards + eta * bonuses(dynamics, mean, var)[args.bonus]
     return states, actions, rewards.view(actions.shape), afters, 1 - y[..., -1]
+
+
+@torch.no_grad()
+def look_ahead(policy: PPO, dynamics: Dynamics, state: Tensor, eta: float, args: Args) -> int:
+    """The first action of the best of K imagined trajectories from a state (S,), with the value of where they end."""
+    start = state.expand(args.rollouts, -1)
+    _, actions, rewards, afters, survival = imagine(policy, dynamics, start, args.lookahead, eta, args, sample=False)
+    returns = policy(afters[-1])[1]  # (K,)
+    for j in reversed(range(args.lookahead)):
+        returns = rewards[j] + args.gamma * survival[j] * returns
+    return int(actions[0, returns.argmax()])
 
 
 # ------------------------------------------------------------------------------------------------- input and output
@@ -529,7 +545,7 @@ def refuse(message: str) -> None:
 
 def check(args: Args) -> None:
     """Refuse bad input before anything is written."""
-    ranges = {name: bounds for bounds, names in RANGES.items() for name in names.split()}
+    ranges = {name: bounds for names, bounds in RANGES.items() for name in names.split()}
     for name, value in asdict(args).items():
         low, high = ranges.get(name, (1, math.inf))
         if type(value) in (int, float) and not (low <= value <= high and math.isfinite(value)):
@@ -681,6 +697,8 @@ def main(args: Args) -> dict:
             eta = args.eta * args.eta_decay ** (step / 1000) if explores else 0.0
             if args.method == "random" or step < args.warmup_steps:  # line 3
                 action = int(env.action_space.sample())
+            elif plans and args.lookahead:
+                action = look_ahead(policy, dynamics, state, eta, args)
             else:
                 action = int(policy.act(state[None]))
             after, reward, terminated, truncated, info = env.step(action)
@@ -717,7 +735,7 @@ def main(args: Args) -> dict:
             if plans:  # lines 7 to 9
                 replayed = x[torch.randint(step, (args.rollouts,)), :state_dim]  # (K, S)
                 start = torch.where(torch.rand(args.rollouts, 1) < args.replayed_starts, replayed, state)
-                trajectories = imagine(policy, dynamics, start, extrinsic, eta, args)
+                trajectories = imagine(policy, dynamics, start, args.horizon, eta, args)
             else:  # the real steps since the last update, as one trajectory
                 states, actions = x[updated:, None, :state_dim], x[updated:, state_dim:].argmax(-1)[:, None]
                 rewards = extrinsic * y[updated:, -2]

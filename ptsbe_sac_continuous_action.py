@@ -93,12 +93,10 @@ def parse(argv: list[str] | None = None) -> Args:
     return tyro.cli(Args, args=argv, default=replace(Args(), **tuned), description=__doc__)
 
 
-RANGES = {  # least and largest value of a flag; of all other numbers 1 and infinity
-    (
-        0,
-        math.inf,
-    ): "seed position_dims eval_episodes lookahead eta eta_decay prior_size eig_noise policy_lr temperature",
-    (0, 1): "replayed_starts random_actions real_share gamma",
+RANGES = {  # least and largest value of flags; of all other numbers 1 and infinity
+    "seed position_dims eval_episodes lookahead eta eta_decay prior_size eig_noise": (0, math.inf),
+    "policy_lr temperature": (0, math.inf),
+    "replayed_starts random_actions real_share gamma": (0, 1),
 }
 
 LENGTH_SCALES = 0.3, 0.5  # how sharply the dynamics may change; how far from visited places members disagree
@@ -584,7 +582,7 @@ def refuse(message: str) -> None:
 
 def check(args: Args) -> None:
     """Refuse bad input before anything is written."""
-    ranges = {name: bounds for bounds, names in RANGES.items() for name in names.split()}
+    ranges = {name: bounds for names, bounds in RANGES.items() for name in names.split()}
     for name, value in asdict(args).items():
         low, high = ranges.get(name, (1, math.inf))
         if type(value) in (int, float) and not (low <= value <= high and math.isfinite(value)):

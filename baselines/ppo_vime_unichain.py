@@ -64,11 +64,11 @@ class Args:
     advantage_floor: float = 1e-8  # added to the advantages' deviation
 
 
-RANGES = {  # least and largest value of a flag; of all other numbers 1 and infinity
-    (0, math.inf): "seed eta model_lr policy_lr clip_coef ent_coef advantage_floor",
-    (0, 1): "noise gamma gae_lambda",
-    (2, math.inf): "policy_interval",
-    (3, math.inf): "length",
+RANGES = {  # least and largest value of flags; of all other numbers 1 and infinity
+    "seed eta model_lr policy_lr clip_coef ent_coef advantage_floor": (0, math.inf),
+    "noise gamma gae_lambda": (0, 1),
+    "policy_interval": (2, math.inf),
+    "length": (3, math.inf),
 }
 
 PICTURES, FILMED = 100, 100  # steps between two pictures for TensorBoard; steps of a video
@@ -394,7 +394,7 @@ def refuse(message: str) -> None:
 
 def check(args: Args) -> None:
     """Refuse bad input before anything is written."""
-    ranges = {name: bounds for bounds, names in RANGES.items() for name in names.split()}
+    ranges = {name: bounds for names, bounds in RANGES.items() for name in names.split()}
     for name, value in asdict(args).items():
         low, high = ranges.get(name, (1, math.inf))
         if type(value) in (int, float) and not (low <= value <= high and math.isfinite(value)):

@@ -209,7 +209,7 @@ def test_help_shows_what_a_method_runs_with(script):
 
 @every_file
 def test_every_number_has_its_range_and_what_lies_outside_is_refused(in_tmp, capsys, script):
-    ranges = {name: bounds for bounds, names in script.RANGES.items() for name in names.split()}
+    ranges = {name: bounds for names, bounds in script.RANGES.items() for name in names.split()}
     numbers = {field.name for field in dataclasses.fields(script.Args) if field.type in (int, float)}
     assert set(ranges) <= numbers
     for name in numbers:
