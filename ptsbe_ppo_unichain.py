@@ -59,7 +59,7 @@ class Args:
     horizon: int = 30  # actions in an imagined trajectory, J
     replayed_starts: float = 0.5  # share of trajectories that start in visited states, the rest in the present one
     random_actions: float = 0.2  # share of imagined actions that are random: else a policy that is sure learns no other
-    lookahead: int = 0  # act with the first of so many imagined actions, of the best of K trajectories; 0: policy
+    lookahead: int = 8  # act with the first of so many imagined actions, of the best of K trajectories; 0: policy
     policy_updates: int = 20  # gradient steps on the policy in an update, G
     model_updates: int = 30  # gradient steps on the dynamics model in an update, ten times as many in the first
     eta: float = 0.3  # weight of the bonus, eta: a constant, so that the bonus fades as the model learns
@@ -85,7 +85,7 @@ TUNED = {  # what a method or a model runs with where no flag says otherwise
     "be": {"policy_interval": 16, "policy_updates": 10, "minibatches": 1, "policy_lr": 1e-3, "gae_lambda": 0.95}
     | {"ent_coef": 0.03, "advantage_floor": 1e-8},
     "gp": {"model_updates": 2, "eig_noise": 0.3},
-    "dk": {"model_updates": 2, "eig_noise": 0.3},
+    "dk": {"model_updates": 2, "eig_noise": 0.3, "eta": 1.0},
 }
 
 
