@@ -139,3 +139,32 @@ def test_another_coding_of_the_state_is_one_function(in_tmp, monkeypatch, dynami
     assert np.concatenate(visits.path).tolist() == [1, 7, 19] and visits.solved_step == 2
     args = short(chain, dynamics=dynamics, length=20, total_timesteps=80)
     assert chain.main(args)["coverage"] > 0.1
+
+
+class Stairs(torch.nn.Module):
+    """A known world of one variable: `down` leads down at once, `up` costs something and leads to what pays more."""
+
+    seen = torch.tensor([[-9.0] * 3, [9.0] * 3])
+
+    def predict(self, x):
+        left, right = x[:, 1], x[:, 3]
+        y = torch.stack([0.1 * (right - left), left - 0.5 * right + 100 * (x[:, 0] > 0.15) * right, 0 * left], -1)
+        return y[None], torch.zeros_like(y)[None]
+
+
+@pytest.mark.parametrize("horizon, best", [(1, 0), (3, 2)])
+def test_look_ahead_takes_the_first_action_of_the_best_trajectory(horizon, best):
+    """One action ahead the small reward on the left is best, three ahead what pays after two steps to the right."""
+    torch.manual_seed(0)
+    args = chain.Args(method="pts", lookahead=horizon, rollouts=200, random_actions=1.0)
+    policy = chain.PPO(1, 3, args)  # whose first values are 0
+    assert {chain.look_ahead(policy, Stairs(), torch.zeros(1), 0.0, args) for _ in range(10)} == {best}
+
+
+def test_planners_act_with_the_look_ahead_and_others_do_not(in_tmp, monkeypatch):
+    monkeypatch.setattr(chain, "look_ahead", lambda *_: 1)  # stays where it is
+    for method, lookahead in (("pts-be", 3), ("pts-be", 0), ("ppo", 3)):
+        name = f"{method}-{lookahead}"
+        chain.main(short(chain, method=method, lookahead=lookahead, run_name=name, warmup_steps=10))
+        stays = len(set(np.load(in_tmp / "runs" / name / "path.npy")[11:])) == 1
+        assert stays == (name == "pts-be-3")
