@@ -40,7 +40,14 @@ SCRIPTS = {
     ptsbe_sac_maze: {**TINY, "stop_at_goal": False},
     ptsbe_sac_antmaze: {**TINY, "stop_at_goal": False, "rollouts": 10, "horizon": 3, "lookahead": 2},
     ptsbe_sac_continuous_action: {**TINY, "policy_interval": 40, "model_interval": 40, "lookahead": 2},
-    ptsbe_ppo_unichain: {**TINY, "policy_interval": 20, "model_interval": 20, "rollouts": 4, "horizon": 4},
+    ptsbe_ppo_unichain: {
+        **TINY,
+        "policy_interval": 20,
+        "model_interval": 20,
+        "rollouts": 4,
+        "horizon": 4,
+        "lookahead": 2,
+    },
     ptsbe_ppo_mountaincar: {**TINY, "policy_interval": 20, "model_interval": 20, "rollouts": 4, "horizon": 4},
 }
 BUDGET = {"ptsbe_sac_maze": 578, "ptsbe_sac_antmaze": 618, "ptsbe_sac_continuous_action": 563}  # code lines
