@@ -508,8 +508,9 @@ def imagine(policy: PPO, dynamics: Dynamics, start: Tensor, horizon: int, eta: f
     """Alg. 1, lines 7 to 9: K trajectories of J steps inside the model, from the states start (K, S).
 
     Returns states (J, K, S), actions (J, K), rewards, the states after them, and survival, the probability that a step
-    does not end the episode. A trajectory lives in one world, and no outcome is believed beyond those seen. The reward
-    is the mean of the worlds: of the same expectation as a draw, without noise that would drown a bonus that fades.
+    does not end the episode. A trajectory of draws lives in one world; to compare actions (the look-ahead)
+    trajectories follow the mean of the worlds. No outcome is believed beyond those seen. The reward is the mean of the
+    worlds: of the same expectation as a draw, without noise that would drown a bonus that fades.
     """
     state, steps, row = start, [], torch.arange(len(start))
     for _ in range(horizon):
