@@ -255,7 +255,7 @@ def test_visits_leave_of_a_prior_what_a_linear_solve_does_and_its_mean_over_memb
     assert before[..., :4].std(0).min() > 0.5
     for count in (1, 100):
         ensemble.fit(x.expand(count, -1), y.expand(count, -1), 1)
-        ridge = ensemble.PLACE_NOISE * ensemble.PLACE_FEATURES
+        ridge = ensemble.PLACE_NOISE * mz.PLACE_FEATURES
         share = ridge / (ridge + count * features.square().sum())
         after = ensemble.place(x[None]) @ ensemble.weights
         torch.testing.assert_close(after[..., :4], share * before[..., :4], atol=1e-4, rtol=1e-3)
