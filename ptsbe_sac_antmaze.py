@@ -67,7 +67,7 @@ class Args:
     survival: bool = True  # imagined futures count exp(-EIG): what was learned cannot be learned again further on
     real_share: float = 0.0  # share of real transitions in the batches of pts and pts-be, as in MBPO
     lookahead: int = 4  # act with the first of so many imagined actions, of the best of K trajectories; 0: policy
-    policy_updates: int = 24  # gradient steps on the policy in an update, G
+    policy_updates: int = 12  # gradient steps on the policy in an update, G
     model_updates: int = 40  # gradient steps on the dynamics model in an update, ten times as many in the first
     eta: float = 10.0  # weight of the bonus, eta: a constant, so that the bonus fades as the model learns
     eta_decay: float = 1.0  # eta_t = eta * eta_decay ** (t / 1000)
@@ -79,13 +79,13 @@ class Args:
     eig_noise: float = 3.5  # noise that EIG assumes at least, in the same units: small disagreements count little
     # SAC
     policy_lr: float = 1e-3  # learning rate of actor, critics and temperature
-    gamma: float = 0.995  # discount factor of an action
+    gamma: float = 0.99  # discount factor of an action
     temperature: float = 0.0002  # weight of the policy's entropy, alpha; 0: tuned as Haarnoja et al. do
 
 
 TUNED = {  # what a method or a model runs with where no flag says otherwise
-    "sac": {"temperature": 0.0, "gamma": 0.98},
-    "be": {"eig_noise": 1.0, "eta": 5.0, "temperature": 0.02, "gamma": 0.98},
+    "sac": {"policy_updates": 24, "temperature": 0.0, "gamma": 0.98},
+    "be": {"policy_updates": 24, "eig_noise": 1.0, "eta": 5.0, "temperature": 0.02, "gamma": 0.98},
     # a GP's prior is as large as the targets, not prior_size times as large; its updates are of all the data
     "gp": {"eig_noise": 1.2, "model_updates": 5},
     "dk": {"eig_noise": 1.2, "model_updates": 5, "model_interval": 300},
@@ -106,11 +106,11 @@ RANGES = {  # least and largest value of flags; of all other numbers 1 and infin
     "position_dims": (1, 30),
 }
 
-LENGTH_SCALES = 0.7, 1.5  # how sharply the dynamics may change; how far from visited places members disagree
+LENGTH_SCALES = 0.7, 1.0  # how sharply the dynamics may change; how far from visited places members disagree
 GP_LR, GP_UNITS = 0.05, ()  # learning rate of the GP; units of states and actions for it, none: the data's
 PICTURES = 500  # steps between two pictures for TensorBoard
-MODEL_WIDTH, MODEL_BATCH, MODEL_LR, MODEL_DROPOUT = 256, 64, 3e-3, 0.2  # networks of the ensemble and their training
-MODEL_FEATURES, PLACE_FEATURES = 0, 128  # Fourier features of the place: of the networks, of priors
+MODEL_WIDTH, MODEL_BATCH, MODEL_LR, MODEL_DROPOUT = 256, 128, 3e-3, 0.2  # networks of the ensemble and their training
+MODEL_FEATURES, PLACE_FEATURES = 0, 512  # Fourier features of the place: of the networks, of priors
 BODY = 4  # the first variable of the observation that the networks see
 POLICY_WIDTH, POLICY_BATCH = 128, 256  # networks of SAC and their batches
 # By method, leading variables of the observation that its critics see, where these are not all: for a planner the noise
@@ -131,7 +131,7 @@ MAZES = {  # rows from above, `#` wall, `.` free, `r` start, `g` goal
 # What the agent sees: position (2) and heading as cos, sin (2); then what does not depend on where the ant is and which
 # way it faces: height, the torso's upward direction in its own frame (3), velocity as seen from the heading (3), joint
 # angles (8), angular velocity in the torso's frame (3), velocities of the joints (8). In units of about 1.
-UNITS = np.array([0.5] * 2 + [1] * 2 + [2] + [1] * 3 + [0.9] * 3 + [2] * 8 + [0.35] * 3 + [0.8] * 8, np.float32)
+UNITS = np.array([0.5] * 2 + [1] * 2 + [2] * 4 + [0.9] * 3 + [2] * 8 + [0.35] * 3 + [0.8] * 8, np.float32)
 HEADING, UPWARD, SPEED = slice(2, 4), slice(5, 8), slice(8, 10)
 SQUARE = UNITS[0] * CELL / PARTS  # width of a square as the agent sees it
 
@@ -269,11 +269,11 @@ def change(states: Tensor, next_states: Tensor) -> Tensor:
 
 
 def valid(states: Tensor, changes: Tensor) -> Tensor:
-    """States after predicted changes, put back among those that are possible: directions have length 1."""
+    """States after predicted changes, put back among those that are possible: directions keep their length."""
     after, heading, turned = states + changes, states[..., HEADING], F.normalize(changes[..., HEADING], dim=-1)
     after[..., :2] = states[..., :2] + turn(changes[..., :2], heading)
     after[..., HEADING] = F.normalize(turn(turned, heading), dim=-1)
-    after[..., UPWARD] = F.normalize(after[..., UPWARD], dim=-1)
+    after[..., UPWARD] = 2 * F.normalize(after[..., UPWARD], dim=-1)
     after[..., SPEED] = turn(after[..., SPEED], turned * torch.tensor([1.0, -1.0]))
     return after
 
@@ -318,7 +318,7 @@ class Visits:
     def probes(self) -> np.ndarray:
         """Inputs of the model at which EIG is drawn, an ant at rest in every free square, no torques: (P, 38)."""
         positions = (np.argwhere(self.free)[:, ::-1] + 0.5 - self.size / 2) * (SQUARE, -SQUARE)
-        rest = [1, 0, 1.5, 0, 0, 1, *[0] * 30]  # upright
+        rest = [1, 0, 1.5, 0, 0, 2, *[0] * 30]  # upright
         return np.concatenate([positions, np.tile(rest, (len(positions), 1))], 1).astype(np.float32)
 
     def picture(self, title: str, eig: np.ndarray | None = None) -> np.ndarray:

@@ -134,8 +134,8 @@ def test_what_the_ant_sees_of_its_body_does_not_depend_on_where_it_faces():
 def test_upward_tells_an_ant_on_its_back():
     env, _ = environment()
     env.reset(seed=0)
-    assert place(env)[ant.UPWARD].tolist() == pytest.approx([0, 0, 1])
-    assert place(env, quaternion=about((1, 0, 0), math.pi))[ant.UPWARD].tolist() == pytest.approx([0, 0, -1], abs=1e-6)
+    assert place(env)[ant.UPWARD].tolist() == pytest.approx([0, 0, 2])
+    assert place(env, quaternion=about((1, 0, 0), math.pi))[ant.UPWARD].tolist() == pytest.approx([0, 0, -2], abs=1e-6)
 
 
 def test_changes_lead_to_the_next_states_and_are_the_same_for_a_turned_ant():
@@ -154,7 +154,7 @@ def test_imagined_directions_keep_their_length():
     torch.manual_seed(0)
     states = ant.valid(torch.randn(100, 30), torch.randn(100, 30))
     for part in (ant.HEADING, ant.UPWARD):
-        torch.testing.assert_close(states[:, part].norm(dim=-1), torch.ones(100))
+        torch.testing.assert_close(states[:, part].norm(dim=-1), torch.full((100,), float(ant.UNITS[part][0])))
 
 
 # -------------------------------------------------------------------------------------------------------------- model
