@@ -113,9 +113,9 @@ MODEL_WIDTH, MODEL_BATCH, MODEL_LR, MODEL_DROPOUT = 256, 128, 3e-3, 0.2  # netwo
 MODEL_FEATURES, PLACE_FEATURES = 0, 512  # Fourier features of the place: of the networks, of priors
 BODY = 4  # the first variable of the observation that the networks see
 POLICY_WIDTH, POLICY_BATCH = 128, 256  # networks of SAC and their batches
-# By method, leading variables of the observation that its critics see, where these are not all: for a planner the noise
-# of a value over joints and spin would be larger than what the way that one candidate gains over another is worth.
-CRITIC_SEES = {"pts": 11, "pts-be": 11}
+# By method, leading variables of the observation that its critics see, where these are not all. A planner's see the
+# place: the noise of a value over heading, joints and spin is larger than what one candidate's way gains over another.
+CRITIC_SEES = {"pts": 2, "pts-be": 2}
 
 
 # ----------------------------------------------------------------------------------------------------- environment
