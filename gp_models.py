@@ -12,10 +12,12 @@ are in units of standard deviations and predictions in the units of the data.
 """
 
 import math
+from collections.abc import Iterable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.optim.adam import adam
 
 # -------------------------------------------------------------------------------------------------------------- helpers
 
@@ -76,6 +78,28 @@ class EvalCache(nn.Module):
     def _apply(self, *args, **kwargs) -> "EvalCache":  # what to(), double(), cuda() and the like have in common
         self.drop_cache()
         return super()._apply(*args, **kwargs)
+
+
+class Adam:
+    """torch.optim.Adam by the function behind it: the class imports torch's compiler, a second of every run."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter], lr: float, eps: float = 1e-8, fused: bool = False):
+        self.parameters, self.lr, self.options = list(parameters), lr, {"eps": eps, "fused": fused}
+        self.state = [
+            (torch.zeros_like(p), torch.zeros_like(p), p.new_zeros((), dtype=torch.float32)) for p in self.parameters
+        ]
+
+    def zero_grad(self) -> None:
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """A step on every parameter that has a gradient."""
+        rows = [(p, p.grad, *state) for p, state in zip(self.parameters, self.state, strict=True) if p.grad is not None]
+        parameters, gradients, means, squares, steps = map(list, zip(*rows, strict=True))
+        fixed = {"beta1": 0.9, "beta2": 0.999, "weight_decay": 0.0, "amsgrad": False, "maximize": False}
+        adam(parameters, gradients, means, squares, [], steps, lr=self.lr, **fixed, **self.options)
 
 
 class Standardizer(nn.Module):
@@ -301,7 +325,7 @@ class SVGP(EvalCache):
         bound per row.
         """
         self.initialize(x, y)
-        optimizer = torch.optim.Adam(self.parameters(), lr=lr)
+        optimizer = Adam(self.parameters(), lr)
         self.train()
         for _ in range(steps):
             optimizer.zero_grad()

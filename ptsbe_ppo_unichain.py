@@ -28,7 +28,7 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor, nn
 from torch.utils.tensorboard import SummaryWriter
 
-from gp_models import SVGP, ResNetFeatures, Standardizer
+from gp_models import SVGP, Adam, ResNetFeatures, Standardizer
 
 
 @dataclass
@@ -297,7 +297,7 @@ class PriorEnsemble(nn.Module):
         self.register_buffer("weights", self.draws.clone())  # what the data leaves of them
         self.register_buffer("seen", torch.zeros(2, out_dim))  # least and largest targets
         self.out_scale = Standardizer(out_dim)
-        self.optimizer = torch.optim.Adam(self.networks.parameters(), MODEL_LR, fused=True)
+        self.optimizer = Adam(self.networks.parameters(), MODEL_LR, fused=True)
 
     def encode(self, x: Tensor) -> Tensor:
         """What the networks see: (N, in) -> (M, N, code)."""
@@ -319,7 +319,7 @@ class PriorEnsemble(nn.Module):
         self.seen.copy_(torch.stack([y.amin(0), y.amax(0)]))
         code, targets, member = self.encode(x), self.out_scale(y), torch.arange(self.members)[:, None]
         for step in range(steps):
-            self.optimizer.param_groups[0]["lr"] = MODEL_LR * (1 - step / steps)
+            self.optimizer.lr = MODEL_LR * (1 - step / steps)
             index = torch.randint(len(x), (self.members, MODEL_BATCH))  # every member draws its own batch
             mean, log_var = self(code[member, index], MODEL_DROPOUT)  # (M, B, D) each
             error, var = (targets[index] - mean).detach(), log_var.detach().exp()
@@ -439,7 +439,7 @@ class PPO(nn.Module):
         self.networks = BatchedMLP(2, (self.FEATURES + state_dim, self.WIDTH, self.WIDTH, num_actions))
         for last in self.networks.walk[-2:]:
             nn.init.zeros_(last)  # the first policy is uniform, the first value 0
-        self.optimizer = torch.optim.Adam(self.networks.parameters(), args.policy_lr, eps=1e-5, fused=True)
+        self.optimizer = Adam(self.networks.parameters(), args.policy_lr, eps=1e-5, fused=True)
 
     def forward(self, state: Tensor) -> tuple[Tensor, Tensor]:
         """Logits and value: (N, S) -> (N, A), (N,). Actor and critic are the two networks of the batch."""

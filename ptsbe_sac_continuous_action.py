@@ -26,7 +26,7 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor, nn
 from torch.utils.tensorboard import SummaryWriter
 
-from gp_models import SVGP, ResNetFeatures, Standardizer
+from gp_models import SVGP, Adam, ResNetFeatures, Standardizer
 
 
 @dataclass
@@ -325,7 +325,7 @@ class PriorEnsemble(nn.Module):
         self.register_buffer("weights", self.draws.clone())  # what the data leaves of them
         self.register_buffer("seen", torch.zeros(2, out_dim))  # least and largest targets
         self.out_scale = Standardizer(out_dim)
-        self.optimizer = torch.optim.Adam(self.networks.parameters(), MODEL_LR, fused=True)
+        self.optimizer = Adam(self.networks.parameters(), MODEL_LR, fused=True)
 
     def encode(self, x: Tensor) -> Tensor:
         """What the networks see: (N, in) -> (M, N, code)."""
@@ -347,7 +347,7 @@ class PriorEnsemble(nn.Module):
         self.seen.copy_(torch.stack([y.amin(0), y.amax(0)]))
         code, targets, member = self.encode(x), self.out_scale(y), torch.arange(self.members)[:, None]
         for step in range(steps):
-            self.optimizer.param_groups[0]["lr"] = MODEL_LR * (1 - step / steps)
+            self.optimizer.lr = MODEL_LR * (1 - step / steps)
             index = torch.randint(len(x), (self.members, MODEL_BATCH))  # every member draws its own batch
             mean, log_var = self(code[member, index], MODEL_DROPOUT)  # (M, B, D) each
             error, var = (targets[index] - mean).detach(), log_var.detach().exp()
@@ -474,7 +474,7 @@ class SAC(nn.Module):
         self.targets.load_state_dict(self.critics.state_dict())
         self.log_temperature = nn.Parameter(torch.tensor(math.log(args.temperature or 0.2)))
         trained = [*self.actor.parameters(), *self.critics.parameters(), self.log_temperature]
-        self.optimizer = torch.optim.Adam(trained, args.policy_lr, fused=True)
+        self.optimizer = Adam(trained, args.policy_lr, fused=True)
 
     def encode(self, state: Tensor) -> Tensor:
         """What the networks see of a state: (N, S) -> (N, code)."""

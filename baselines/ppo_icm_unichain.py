@@ -26,6 +26,7 @@ import torch.nn.functional as F
 import tyro
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor, nn
+from torch.optim import Adam
 from torch.utils.tensorboard import SummaryWriter
 
 
@@ -184,7 +185,7 @@ class ICM(nn.Module):
         self.encoder = network(state_dim, self.FEATURES)
         self.inverse_model = network(2 * self.FEATURES, num_actions)
         self.forward_model = network(self.FEATURES + num_actions, self.FEATURES)
-        self.optimizer = torch.optim.Adam(self.parameters(), args.model_lr, fused=True)
+        self.optimizer = Adam(self.parameters(), args.model_lr, fused=True)
 
     def phi(self, states: Tensor) -> Tensor:
         """Features: (N, S) -> (N, F)."""
@@ -271,7 +272,7 @@ class PPO(nn.Module):
         self.networks = BatchedMLP(2, (self.FEATURES + state_dim, self.WIDTH, self.WIDTH, num_actions))
         for last in self.networks.walk[-2:]:
             nn.init.zeros_(last)  # the first policy is uniform, the first value 0
-        self.optimizer = torch.optim.Adam(self.networks.parameters(), args.policy_lr, eps=1e-5, fused=True)
+        self.optimizer = Adam(self.networks.parameters(), args.policy_lr, eps=1e-5, fused=True)
 
     def forward(self, state: Tensor) -> tuple[Tensor, Tensor]:
         """Logits and value: (N, S) -> (N, A), (N,). Actor and critic are the two networks of the batch."""

@@ -27,6 +27,7 @@ import torch.nn.functional as F
 import tyro
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor, nn
+from torch.optim import Adam
 from torch.utils.tensorboard import SummaryWriter
 
 
@@ -196,7 +197,7 @@ class BayesianNetwork(nn.Module):
         layers = [nn.init.uniform_(torch.empty(n), -bound, bound) for n, bound in zip(self.sizes, bounds, strict=True)]
         self.mu = nn.Parameter(torch.cat(layers))  # (P,)
         self.rho = nn.Parameter(torch.full_like(self.mu, math.log(math.expm1(self.INITIAL_SD))))  # (P,)
-        self.optimizer = torch.optim.Adam(self.parameters(), args.model_lr, fused=True)
+        self.optimizer = Adam(self.parameters(), args.model_lr, fused=True)
 
     def layers(self, vector: Tensor) -> list[Tensor]:
         """Weight and bias of both layers: (P,) -> (in, width), (width,), (width, D), (D,)."""
@@ -331,7 +332,7 @@ class PPO(nn.Module):
         self.networks = BatchedMLP(2, (self.FEATURES + state_dim, self.WIDTH, self.WIDTH, num_actions))
         for last in self.networks.walk[-2:]:
             nn.init.zeros_(last)  # the first policy is uniform, the first value 0
-        self.optimizer = torch.optim.Adam(self.networks.parameters(), args.policy_lr, eps=1e-5, fused=True)
+        self.optimizer = Adam(self.networks.parameters(), args.policy_lr, eps=1e-5, fused=True)
 
     def forward(self, state: Tensor) -> tuple[Tensor, Tensor]:
         """Logits and value: (N, S) -> (N, A), (N,). Actor and critic are the two networks of the batch."""

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from gp_models import SVGP, Kernel, ResNetFeatures, Standardizer, cholesky, inverse_softplus
+from gp_models import SVGP, Adam, Kernel, ResNetFeatures, Standardizer, cholesky, inverse_softplus
 
 LENGTHSCALES = torch.tensor([[0.7, 1.3, 2.0], [1.1, 0.6, 0.9]], dtype=torch.float64)  # (P, D)
 OUTPUTSCALES = torch.tensor([1.7, 0.8], dtype=torch.float64)
@@ -217,6 +217,22 @@ def same_as_new(gp, x):
     new = SVGP(3, 2, 10, features=features).to(gp.inducing.dtype)
     new.load_state_dict(gp.state_dict())
     return all(torch.equal(ours, theirs) for ours, theirs in zip(gp.predict(x), new.predict(x), strict=True))
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_adam_is_that_of_torch_to_the_bit(fused):
+    start, target = torch.randn(4, 3), torch.randn(4, 3)
+    found = []
+    for optimizer_class in (Adam, torch.optim.Adam):
+        moved, kept = nn.Parameter(start.clone()), nn.Parameter(start.clone())
+        optimizer = optimizer_class([moved, kept], lr=0.1, eps=1e-5, fused=fused)
+        for _ in range(20):
+            optimizer.zero_grad()
+            (moved - target).square().sum().backward()
+            optimizer.step()
+        assert torch.equal(kept, start)  # it has no gradient
+        found.append(moved.detach())
+    assert torch.equal(*found) and (found[0] - target).norm() < 0.5 * (start - target).norm()
 
 
 @pytest.mark.parametrize("fused", [False, True])

@@ -357,6 +357,13 @@ def test_nothing_outside_the_run_can_lose_it(in_tmp, script, shell):
     assert taken(json.loads(Path("runs/test/result.json").read_text()))
 
 
+@every_script
+def test_no_run_waits_for_torchs_compiler(in_tmp, script):
+    words = command(script, run_name="test", dynamics="gp")  # both the GP and the policy take steps
+    run = subprocess.run([words[0], "-X", "importtime", *words[1:]], capture_output=True, text=True)
+    assert run.returncode == 0 and "gp_models" in run.stderr and "torch._dynamo" not in run.stderr
+
+
 @every_file
 def test_progress_is_one_line_on_a_terminal_and_the_last_line_elsewhere(in_tmp, script):
     words = command(script, "--run-name", "test")
