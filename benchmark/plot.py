@@ -453,6 +453,19 @@ def ant_model(results: Path) -> list[str]:
     return [*table(lines), "\nSpeed in a commanded direction, m/s:\n", *table(speeds)]
 
 
+def ant_values(results: Path) -> list[str]:
+    """What `ant_values.py` measured, a row for each variant."""
+    rows = read(results / "ant_values.csv")
+    lines = []
+    for variant in dict.fromkeys(row["variant"] for row in rows):
+        found = {row["seed"]: row["gain"] for row in rows if row["variant"] == variant}
+        mean = np.mean([float(value) for value in found.values()])
+        lines.append(
+            {"gain": variant} | {f"seed {seed}": value for seed, value in found.items()} | {"mean": f"{mean:.2f}"}
+        )
+    return table(lines)
+
+
 def antmaze(args: Args) -> None:
     results, curves = (read_groups(args.results, f"antmaze{end}", f"antmaze_models{end}") for end in ("", "_curves"))
     tags = {"charts/coverage": "coverage", "charts/min_distance": "closest to goal, m"}
@@ -477,6 +490,8 @@ def antmaze(args: Args) -> None:
     insert(args.pages / "benchmark" / "antmaze.md", "antmaze", text)
     if (args.results / "ant_model.csv").exists():
         insert(args.pages / "benchmark" / "antmaze.md", "ant_model", ant_model(args.results))
+    if (args.results / "ant_values.csv").exists():
+        insert(args.pages / "benchmark" / "antmaze.md", "ant_values", ant_values(args.results))
 
 
 # ------------------------------------------------------------------------------------------------- continuous actions

@@ -3,6 +3,7 @@
 import math
 
 import ant_model
+import ant_values
 import mujoco
 import numpy as np
 import plot
@@ -204,6 +205,22 @@ def test_a_perfect_model_has_an_r_squared_of_1_over_any_number_of_holds():
     assert all(value == pytest.approx(1, abs=1e-3) for value in ant_model.open_loop(model, [episode]).values())
     model.scale = 0.5
     assert all(value < 0.9 for value in ant_model.open_loop(model, [episode]).values())
+
+
+def test_ideal_values_fall_with_the_way_to_what_is_unknown():
+    eig = torch.zeros(ant_values.CELLS, ant_values.CELLS)
+    eig[30, 30] = 0.5
+    values = ant_values.ideal_values(eig, ant.Args())
+    assert values[30, 30] == values.max() and (values[30, 1:30] > values[30, :29]).all() and (values >= 0).all()
+    states = torch.cat([ant_values.places(), torch.zeros(ant_values.CELLS**2, 28)], -1)
+    assert torch.allclose(ant_values.at(values, states), values.flatten(), atol=1e-4)
+
+
+def test_gain_is_1_for_ideal_values_and_none_for_those_that_tell_nothing():
+    ideal = torch.randn(2000, 50)
+    assert ant_values.gain(ideal, ideal) == pytest.approx(1)
+    assert abs(ant_values.gain(torch.randn(2000, 50), ideal)) < 0.05
+    assert ant_values.gain(-ideal, ideal) == pytest.approx(-1, abs=0.05)
 
 
 def test_coverage_at_a_step_and_the_ratio_of_paired_means():

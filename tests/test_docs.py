@@ -40,6 +40,7 @@ STEPS = {
 SMALL = {
     "teaser.py": "--total-timesteps 160 --frames 2 --output teaser.gif",
     "ant_model.py": "--steps 100 --seeds 1001 --test-episodes 1 --results .",
+    "ant_values.py": "--steps 300 --seeds 1001 --plannings 1 --starts 5 --results . --figures .",
 }
 
 
