@@ -102,8 +102,8 @@ RANGES = {  # least and largest value of flags; of all other numbers 1 and infin
 
 PICTURES, FILMED = 250, 400  # steps between two pictures for TensorBoard; steps of a video
 MODEL_WIDTH, MODEL_BATCH, MODEL_LR, MODEL_DROPOUT = 64, 64, 4e-3, 0.0  # networks of the ensemble and their training
-MODEL_FEATURES, PLACE_FEATURES = 64, 128  # Fourier features of the place: of the networks, of priors
-BODY = 0  # the first variable of the observation that the networks see
+# Fourier features of the place: of the networks, of priors; the first variable of the observation that networks see
+MODEL_FEATURES, PLACE_FEATURES, BODY = 64, 128, 0
 LENGTH_SCALES = 0.5, 1.0  # how sharply the dynamics may change; how far from visited places members disagree
 GP_LR, GP_UNITS = 0.05, ()  # learning rate of the GP; units of states and actions for it, none: the data's
 POLICY_SCALE = 0.5  # length-scale of the features that the policy sees
@@ -258,8 +258,7 @@ class BatchedMLP(nn.Module):
         layers = [layer.detach() for layer in self.walk] if frozen else self.walk
         for weight, bias in zip(layers[:-2:2], layers[1:-2:2], strict=True):
             x = F.silu(torch.baddbmm(bias, x, weight))  # (M, N, width)
-            if dropout:  # half the time of F.dropout
-                x = x * (torch.rand_like(x) >= dropout) / (1 - dropout)
+            x = x * (torch.rand_like(x) >= dropout) / (1 - dropout) if dropout else x  # half the time of F.dropout
         return torch.baddbmm(layers[-1], x, layers[-2])
 
 
@@ -423,9 +422,8 @@ def bonuses(dynamics: Dynamics, mean: Tensor, var: Tensor, y: Tensor | None = No
     A bonus of your own is a line here, and its name in Args.
     """
     scale = dynamics.out_scale.scale.to(mean.dtype)  # deviation of the targets, the unit of variance and error
-    worlds = mean.double()  # by hand, because torch's var is thirty times slower over a first dimension
-    spread = (worlds - worlds.mean(0)).square().mean(0).to(mean.dtype)
-    total = var.mean(0) + spread  # variance of the mixture of the worlds, (N, D)
+    # Variance of the mixture of the worlds, (N, D); by hand: torch's var is thirty times slower over dimension 0
+    total = var.mean(0) + (mean.double() - mean.double().mean(0)).square().mean(0).to(mean.dtype)
     found = {"eig": dynamics.eig(mean, var), "variance": (total / scale.square()).sum(-1)}
     found["entropy"] = 0.5 * (2 * math.pi * math.e * total).log().sum(-1)  # of a Gaussian with its moments, in nats
     if y is not None:

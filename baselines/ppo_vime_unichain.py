@@ -294,8 +294,7 @@ class BatchedMLP(nn.Module):
         layers = [layer.detach() for layer in self.walk] if frozen else self.walk
         for weight, bias in zip(layers[:-2:2], layers[1:-2:2], strict=True):
             x = F.silu(torch.baddbmm(bias, x, weight))  # (M, N, width)
-            if dropout:  # half the time of F.dropout
-                x = x * (torch.rand_like(x) >= dropout) / (1 - dropout)
+            x = x * (torch.rand_like(x) >= dropout) / (1 - dropout) if dropout else x  # half the time of F.dropout
         return torch.baddbmm(layers[-1], x, layers[-2])
 
 
