@@ -85,9 +85,7 @@ class Adam:
 
     def __init__(self, parameters: Iterable[nn.Parameter], lr: float, eps: float = 1e-8, fused: bool = False):
         self.parameters, self.lr, self.options = list(parameters), lr, {"eps": eps, "fused": fused}
-        self.state = [
-            (torch.zeros_like(p), torch.zeros_like(p), torch.zeros((), device=p.device)) for p in self.parameters
-        ]
+        self.state = [(torch.zeros_like(p), torch.zeros_like(p), p.new_zeros(())) for p in self.parameters]
 
     def zero_grad(self) -> None:
         for parameter in self.parameters:
