@@ -85,7 +85,7 @@ class Args:
 
 TUNED = {  # what a method or a model runs with where no flag says otherwise
     "sac": {"policy_updates": 24, "temperature": 0.0, "gamma": 0.98},
-    "be": {"policy_updates": 24, "eig_noise": 1.0, "eta": 5.0, "temperature": 0.02, "gamma": 0.98},
+    "be": {"policy_updates": 24, "eig_noise": 1.0, "eta": 50.0, "temperature": 0.02, "gamma": 0.98},
     # a GP's prior is as large as the targets, not prior_size times as large; its updates are of all the data
     "gp": {"eig_noise": 1.2, "model_updates": 5},
     "dk": {"eig_noise": 1.2, "model_updates": 5, "model_interval": 300},
