@@ -169,9 +169,14 @@ def change(states: Tensor, next_states: Tensor) -> Tensor:
     return next_states - states
 
 
-def valid(states: Tensor, changes: Tensor) -> Tensor:
-    """States after predicted changes, put back among those that are possible: between the ends of the chain."""
-    return (states + changes).clamp(-1, 1)
+def changed(states: Tensor, changes: Tensor) -> Tensor:
+    """States after such changes."""
+    return states + changes
+
+
+def valid(states: Tensor) -> Tensor:
+    """Imagined states, put back among those that are possible: between the ends of the chain."""
+    return states.clamp(-1, 1)
 
 
 class Visits:
@@ -514,7 +519,7 @@ def imagine(policy: PPO, dynamics: Dynamics, start: Tensor, horizon: int, eta: f
             world = row % len(mean)
             y = mean[world, row] + var[world, row].sqrt() * torch.randn_like(mean[0])
         y = y.clamp(*dynamics.seen)
-        after = valid(state, y[:, :-2])
+        after = valid(changed(state, y[:, :-2]))
         steps.append((state, action, y, after, mean, var))
         state = after
     *columns, means, variances = zip(*steps, strict=True)
@@ -745,7 +750,7 @@ def main(args: Args) -> dict:
                 if eta:  # line 9 on real transitions
                     found = bonuses(dynamics, *dynamics.predict(x[updated:]), y[updated:])
                     rewards = rewards + eta * found[args.bonus]
-                afters = valid(states, y[updated:, None, :state_dim])
+                afters = valid(changed(states, y[updated:, None, :state_dim]))
                 trajectories = states, actions, rewards[:, None], afters, 1 - y[updated:, -1:]
             for batch in policy.batches(*trajectories):  # line 10
                 losses = policy.update(*batch)  # line 11

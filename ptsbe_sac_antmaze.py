@@ -268,14 +268,21 @@ def change(states: Tensor, next_states: Tensor) -> Tensor:
     return changes
 
 
-def valid(states: Tensor, changes: Tensor) -> Tensor:
-    """States after predicted changes, put back among those that are possible: directions keep their length."""
+def changed(states: Tensor, changes: Tensor) -> Tensor:
+    """States after such changes."""
     after, heading, turned = states + changes, states[..., HEADING], F.normalize(changes[..., HEADING], dim=-1)
     after[..., :2] = states[..., :2] + turn(changes[..., :2], heading)
-    after[..., HEADING] = F.normalize(turn(turned, heading), dim=-1)
-    after[..., UPWARD] = 2 * F.normalize(after[..., UPWARD], dim=-1)
+    after[..., HEADING] = turn(turned, heading)
     after[..., SPEED] = turn(after[..., SPEED], turned * torch.tensor([1.0, -1.0]))
     return after
+
+
+def valid(states: Tensor) -> Tensor:
+    """Imagined states, put back among those that are possible: directions have their length."""
+    states = states.clone()
+    states[..., HEADING] = F.normalize(states[..., HEADING], dim=-1)
+    states[..., UPWARD] = 2 * F.normalize(states[..., UPWARD], dim=-1)
+    return states
 
 
 def worth(rewards: Tensor, seen: Tensor) -> Tensor:
@@ -640,7 +647,7 @@ def imagine(policy: SAC, dynamics: Dynamics, start: Tensor, horizon: int, eta: f
             y = mean[world, row] + var[world, row].sqrt() * torch.randn_like(y)
         y = y.clamp(*dynamics.seen)
         steps.append((state, action, log_prob[:, None], y, mean, var))
-        state = valid(state, y[:, :-2])
+        state = valid(changed(state, y[:, :-2]))
     states, actions, log_probs, y, mean, var = (torch.cat(column, -2) for column in zip(*steps, strict=True))
     rewards, survival = worth(y[:, -2], dynamics.seen[:, -2]), 1 - y[:, -1]  # (J * K,)
     if eta:  # r = r^e + eta r^i
@@ -663,7 +670,8 @@ def draw(policy: SAC, x: Tensor, y: Tensor, rewards: Tensor, imagined: tuple[Ten
     j = torch.randint(max(1, len(imagined[0])), (POLICY_BATCH - real,))
     states, actions, returns = x[i, :state_dim], x[i, state_dim:], rewards[i]
     if real:
-        returns = returns + args.gamma * (1 - y[i, -1]) * policy.value(valid(states, y[i, :state_dim]))
+        after = valid(changed(states, y[i, :state_dim]))
+        returns = returns + args.gamma * (1 - y[i, -1]) * policy.value(after)
     return [torch.cat([a, b[j]]) for a, b in zip((states, actions, returns), imagined, strict=True)]
 
 

@@ -105,7 +105,7 @@ def candidates(dynamics: ant.PriorEnsemble, start: Tensor, args: ant.Args) -> tu
         mean, var = dynamics.predict(torch.cat([state, action], -1))
         eig = dynamics.eig(mean, var)
         bonus, discount = bonus + args.eta * discount * eig, discount * args.gamma * (-eig).exp()
-        state = ant.valid(state, mean.mean(0).clamp(*dynamics.seen)[:, :-2])
+        state = ant.valid(ant.changed(state, mean.mean(0).clamp(*dynamics.seen)[:, :-2]))
     return bonus, discount, state
 
 

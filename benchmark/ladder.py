@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 MAZE, ANT = ROOT / "ptsbe_sac_maze.py", ROOT / "ptsbe_sac_antmaze.py"
 RUNGS = {"sac": "SAC", "be": "BE", "pts-be": "PTS-BE"}
 NEW = ("PriorEnsemble", "mixture_eig", "bonuses"), ("imagine",)  # what the second and the third need of the file
-ROBOT = ("turn", "random_like", "change", "valid")  # what the agent knows of its body
+ROBOT = ("turn", "random_like", "change", "changed", "valid")  # what the agent knows of its body
 
 
 @dataclass

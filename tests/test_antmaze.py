@@ -143,7 +143,7 @@ def test_changes_lead_to_the_next_states_and_are_the_same_for_a_turned_ant():
     env, _ = environment()
     states, _, after, _ = (torch.as_tensor(part) for part in drive(env, 1500))
     changes = ant.change(states, after)
-    torch.testing.assert_close(ant.valid(states, changes), after, atol=1e-5, rtol=0)
+    torch.testing.assert_close(ant.valid(ant.changed(states, changes)), after, atol=1e-5, rtol=0)
     angle = torch.tensor([[math.cos(1.0), math.sin(1.0)]])
     for part in (states, after):
         for variables in (slice(2), ant.HEADING):
@@ -153,7 +153,7 @@ def test_changes_lead_to_the_next_states_and_are_the_same_for_a_turned_ant():
 
 def test_imagined_directions_keep_their_length():
     torch.manual_seed(0)
-    states = ant.valid(torch.randn(100, 30), torch.randn(100, 30))
+    states = ant.valid(torch.randn(100, 30))
     for part in (ant.HEADING, ant.UPWARD):
         torch.testing.assert_close(states[:, part].norm(dim=-1), torch.full((100,), float(ant.UNITS[part][0])))
 
@@ -198,9 +198,9 @@ def test_a_perfect_model_has_an_r_squared_of_1_over_any_number_of_holds():
         def predict(self, x):
             return self.scale * (x[:, 30:] @ matrix)[None], torch.ones(1, len(x), 32)
 
-    model, states, actions = Perfect(), [ant.valid(torch.randn(1, 30), torch.randn(1, 30))], torch.randn(40, 8)
+    model, states, actions = Perfect(), [ant.valid(torch.randn(1, 30))], torch.randn(40, 8)
     for action in actions:
-        states.append(ant.valid(states[-1], (action @ matrix)[None, :30]))
+        states.append(ant.valid(ant.changed(states[-1], (action @ matrix)[None, :30])))
     episode = [torch.cat(states[:-1]), actions, torch.cat(states[1:])]
     assert all(value == pytest.approx(1, abs=1e-3) for value in ant_model.open_loop(model, [episode]).values())
     model.scale = 0.5
