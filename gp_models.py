@@ -12,12 +12,11 @@ are in units of standard deviations and predictions in the units of the data.
 """
 
 import math
-from collections.abc import Iterable
+from inspect import unwrap
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.optim.adam import adam
 
 # -------------------------------------------------------------------------------------------------------------- helpers
 
@@ -80,24 +79,11 @@ class EvalCache(nn.Module):
         return super()._apply(*args, **kwargs)
 
 
-class Adam:
-    """torch.optim.Adam by the function behind it: the class imports torch's compiler, a second of every run."""
+class Adam(torch.optim.Adam):
+    """torch.optim.Adam without its care for torch's compiler, whose import takes a second of every run."""
 
-    def __init__(self, parameters: Iterable[nn.Parameter], lr: float, eps: float = 1e-8, fused: bool = False):
-        self.parameters, self.lr, self.options = list(parameters), lr, {"eps": eps, "fused": fused}
-        self.state = [(torch.zeros_like(p), torch.zeros_like(p), p.new_zeros(())) for p in self.parameters]
-
-    def zero_grad(self) -> None:
-        for parameter in self.parameters:
-            parameter.grad = None
-
-    @torch.no_grad()
-    def step(self) -> None:
-        """A step on every parameter that has a gradient."""
-        rows = [(p, p.grad, *state) for p, state in zip(self.parameters, self.state, strict=True) if p.grad is not None]
-        parameters, gradients, means, squares, steps = map(list, zip(*rows, strict=True))
-        fixed = {"beta1": 0.9, "beta2": 0.999, "weight_decay": 0.0, "amsgrad": False, "maximize": False}
-        adam(parameters, gradients, means, squares, [], steps, lr=self.lr, **fixed, **self.options)
+    add_param_group, zero_grad = unwrap(torch.optim.Adam.add_param_group), unwrap(torch.optim.Adam.zero_grad)
+    step = torch.no_grad()(unwrap(torch.optim.Adam.step))
 
 
 class Standardizer(nn.Module):
@@ -213,6 +199,7 @@ class SVGP(EvalCache):
     """
 
     MIN_NOISE = 1e-4  # variance, in units of the standardised targets
+    LENGTH_PRIOR = math.inf  # deviation of a log-normal prior of the length-scales around 1; infinite: none
 
     def __init__(self, in_dim: int, out_dim: int, num_inducing: int, features=None, learn_inducing=False, units=None):
         super().__init__()
@@ -317,7 +304,7 @@ class SVGP(EvalCache):
         self.q_mean.copy_(q_sqrt @ (q_sqrt.mT @ b))
 
     def fit(self, x: Tensor, y: Tensor, steps: int = 100, lr: float = 0.05) -> float:
-        """Standardise, choose Z, maximise the collapsed bound over the hyper-parameters, set q(v) in closed form.
+        """Standardise, choose Z, maximise bound and prior over the hyper-parameters, set q(v) in closed form.
 
         Called again it goes on from the hyper-parameters it has, and from Z where Z is learned. Returns the negative
         bound per row.
@@ -327,7 +314,8 @@ class SVGP(EvalCache):
         self.train()
         for _ in range(steps):
             optimizer.zero_grad()
-            (-self.collapsed_bound(x, y)).backward()
+            log_prior = -0.5 * (self.kernel.lengthscale.log() / self.LENGTH_PRIOR).square().sum()
+            (-self.collapsed_bound(x, y) - log_prior).backward()
             optimizer.step()
         self.condition(x, y)
         return -self.collapsed_bound(x, y).item() / len(x)

@@ -323,7 +323,7 @@ class PriorEnsemble(nn.Module):
         self.seen.copy_(torch.stack([y.amin(0), y.amax(0)]))
         code, targets, member = self.encode(x), self.out_scale(y), torch.arange(self.members)[:, None]
         for step in range(steps):
-            self.optimizer.lr = MODEL_LR * (1 - step / steps)
+            self.optimizer.param_groups[0]["lr"] = MODEL_LR * (1 - step / steps)
             index = torch.randint(len(x), (self.members, MODEL_BATCH))  # every member draws its own batch
             mean, log_var = self(code[member, index], MODEL_DROPOUT)  # (M, B, D) each
             error, var = (targets[index] - mean).detach(), log_var.detach().exp()
