@@ -199,7 +199,7 @@ class SVGP(EvalCache):
     """
 
     MIN_NOISE = 1e-4  # variance, in units of the standardised targets
-    LENGTH_PRIOR = math.inf  # deviation of a log-normal prior of the length-scales around 1; infinite: none
+    length_prior = math.inf  # deviation of a log-normal prior of the length-scales around 1; infinite: none
 
     def __init__(self, in_dim: int, out_dim: int, num_inducing: int, features=None, learn_inducing=False, units=None):
         super().__init__()
@@ -314,7 +314,7 @@ class SVGP(EvalCache):
         self.train()
         for _ in range(steps):
             optimizer.zero_grad()
-            log_prior = -0.5 * (self.kernel.lengthscale.log() / self.LENGTH_PRIOR).square().sum()
+            log_prior = -0.5 * (self.kernel.lengthscale.log() / self.length_prior).square().sum()
             (-self.collapsed_bound(x, y) - log_prior).backward()
             optimizer.step()
         self.condition(x, y)

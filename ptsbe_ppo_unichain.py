@@ -109,7 +109,8 @@ MODEL_WIDTH, MODEL_BATCH, MODEL_LR, MODEL_DROPOUT = 64, 64, 4e-3, 0.0  # network
 # Fourier features of the place: of the networks, of priors; the first variable of the observation that networks see
 MODEL_FEATURES, PLACE_FEATURES, BODY = 64, 128, 0
 LENGTH_SCALES = 0.42, 0.42  # how sharply the dynamics may change; how far from visited places members disagree
-GP_LR, GP_UNITS = 0.005, (0.3, 8.0)  # learning rate of the GP; units of states and actions for it, none: the data's
+GP_UNITS = (0.3, 8.0)  # of states and actions for the GP, none: those of the data
+GP_FIT = {"gp": (0.05, 0.3), "dk": (0.005, math.inf)}  # learning rate; prior deviation of log length-scales
 POLICY_SCALE = 0.8  # length-scale of the features that the policy sees
 
 
@@ -366,6 +367,7 @@ class SparseGP(SVGP):
         units = GP_UNITS and GP_UNITS[:1] * (out_dim - 2) + GP_UNITS[1:] * (in_dim + 2 - out_dim)
         super().__init__(in_dim, out_dim, self.INDUCING, features, units=units)
         self.double()
+        self.lr, self.length_prior = GP_FIT[args.dynamics]
         self.min_eig_var, self.eig_outputs = args.eig_noise**2, args.eig_outputs
         self.register_buffer("seen", torch.zeros(2, out_dim))  # least and largest targets
 
@@ -374,7 +376,7 @@ class SparseGP(SVGP):
         if len(x) > self.ROWS:
             older = torch.randperm(len(x) - self.ROWS // 2)[: self.ROWS // 2]
             x, y = (torch.cat([part[older], part[-self.ROWS // 2 :]]) for part in (x, y))
-        return super().fit(x, y, steps, GP_LR)
+        return super().fit(x, y, steps, self.lr)
 
     def predict(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of the outcome, in one world: (N, in) -> 2 x (1, N, D)."""

@@ -107,7 +107,8 @@ RANGES = {  # least and largest value of flags; of all other numbers 1 and infin
 }
 
 LENGTH_SCALES = 0.7, 1.0  # how sharply the dynamics may change; how far from visited places members disagree
-GP_LR, GP_UNITS = 0.05, ()  # learning rate of the GP; units of states and actions for it, none: the data's
+GP_UNITS = ()  # of states and actions for the GP, none: those of the data
+GP_FIT = {"gp": (0.05, math.inf), "dk": (0.05, math.inf)}  # learning rate; prior deviation of log length-scales
 PICTURES = 500  # steps between two pictures for TensorBoard
 MODEL_WIDTH, MODEL_BATCH, MODEL_LR, MODEL_DROPOUT = 256, 128, 3e-3, 0.2  # networks of the ensemble and their training
 # Fourier features of the place: of the networks, of priors; the first variable of the observation that networks see
@@ -489,6 +490,7 @@ class SparseGP(SVGP):
         units = GP_UNITS and GP_UNITS[:1] * (out_dim - 2) + GP_UNITS[1:] * (in_dim + 2 - out_dim)
         super().__init__(in_dim, out_dim, self.INDUCING, features, units=units)
         self.double()
+        self.lr, self.length_prior = GP_FIT[args.dynamics]
         self.min_eig_var, self.eig_outputs = args.eig_noise**2, args.eig_outputs
         self.register_buffer("seen", torch.zeros(2, out_dim))  # least and largest targets
 
@@ -497,7 +499,7 @@ class SparseGP(SVGP):
         if len(x) > self.ROWS:
             older = torch.randperm(len(x) - self.ROWS // 2)[: self.ROWS // 2]
             x, y = (torch.cat([part[older], part[-self.ROWS // 2 :]]) for part in (x, y))
-        return super().fit(x, y, steps, GP_LR)
+        return super().fit(x, y, steps, self.lr)
 
     def predict(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of the outcome, in one world: (N, in) -> 2 x (1, N, D)."""
