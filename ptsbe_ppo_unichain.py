@@ -81,7 +81,8 @@ class Args:
 
 
 TUNED = {  # what a method or a model runs with where no flag says otherwise
-    "ppo": {"policy_interval": 32},
+    "ppo": {"policy_interval": 32, "policy_updates": 80, "minibatches": 1, "policy_lr": 5e-3, "gamma": 0.99}
+    | {"gae_lambda": 0.9, "clip_coef": 0.2, "ent_coef": 0.003, "advantage_floor": 1e-8},
     "be": {"policy_interval": 16, "policy_updates": 10, "minibatches": 1, "policy_lr": 1e-3, "gae_lambda": 0.95}
     | {"ent_coef": 0.03, "advantage_floor": 1e-8},
     "gp": {"model_updates": 2, "eig_noise": 0.3},

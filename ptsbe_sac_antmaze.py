@@ -79,7 +79,7 @@ class Args:
     eig_noise: float = 3.5  # noise that EIG assumes at least, in the same units: small disagreements count little
     # SAC
     policy_lr: float = 1e-3  # learning rate of actor, critics and temperature
-    gamma: float = 0.99  # discount factor of an action
+    gamma: float = 0.995  # discount factor of an action
     temperature: float = 0.0002  # weight of the policy's entropy, alpha; 0: tuned as Haarnoja et al. do
 
 

@@ -473,3 +473,17 @@ def test_state_dict_restores_predictions():
     copy.load_state_dict(gp.state_dict())
     for ours, theirs in zip(copy.predict(x), gp.predict(x), strict=True):
         assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("kind", [None, ResNetFeatures])
+def test_a_prior_keeps_length_scales_near_1_and_without_it_the_data_decides(kind):
+    x = torch.linspace(-1, 1, 40, dtype=torch.float64)[:, None]
+    y = 3 * x  # a line: the longer the length-scale, the higher the bound
+    lengthscales = []
+    for prior in (math.inf, 0.3, 0.01):
+        torch.manual_seed(0)
+        gp = SVGP(1, 1, 10, features=kind and kind(1)).double()
+        gp.length_prior = prior
+        gp.fit(x, y, steps=60)
+        lengthscales.append(gp.kernel.lengthscale.log().abs().mean().item())
+    assert lengthscales[0] > 1.2 * lengthscales[1] and lengthscales[2] < 0.05
