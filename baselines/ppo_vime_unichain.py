@@ -395,9 +395,8 @@ def refuse(message: str) -> None:
 
 def check(args: Args) -> None:
     """Refuse bad input before anything is written."""
-    ranges = {name: bounds for names, bounds in RANGES.items() for name in names.split()}
     for name, value in asdict(args).items():
-        low, high = ranges.get(name, (1, math.inf))
+        low, high = next((bounds for names, bounds in RANGES.items() if name in names.split()), (1, math.inf))
         if type(value) in (int, float) and not (low <= value <= high and math.isfinite(value)):
             refuse(f"--{name.replace('_', '-')} is {value}, it must be a number from {low:g} to {high:g}")
     if args.method == "pts-be" and args.bonus == "error":
