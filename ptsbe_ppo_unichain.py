@@ -58,7 +58,7 @@ class Args:
     rollouts: int = 32  # imagined trajectories of a planning, K
     horizon: int = 30  # actions in an imagined trajectory, J
     replayed_starts: float = 0.5  # share of trajectories that start in visited states, the rest in the present one
-    random_actions: float = 0.2  # share of imagined actions that are random: else a policy that is sure learns no other
+    random_actions: float = 0.2  # share of imagined actions that are random and of trajectories that keep to one action
     lookahead: int = 8  # act with the first of so many imagined actions, of the best of K trajectories; 0: policy
     policy_updates: int = 20  # gradient steps on the policy in an update, G
     model_updates: int = 30  # gradient steps on the dynamics model in an update, ten times as many in the first
@@ -509,13 +509,16 @@ def imagine(policy: PPO, dynamics: Dynamics, start: Tensor, horizon: int, eta: f
     Returns states (J, K, S), actions (J, K), rewards, the states after them, and survival, the probability that a step
     does not end the episode. A trajectory of draws lives in one world; to compare actions (the look-ahead)
     trajectories follow the mean of the worlds. No outcome is believed beyond those seen. The reward is the mean of the
-    worlds: of the same expectation as a draw, without noise that would drown a bonus that fades.
+    worlds: of the same expectation as a draw, without noise that would drown a bonus that fades. A policy that is
+    sure would never see what lies behind another action: some actions are random, and some trajectories keep to one.
     """
     state, steps, row = start, [], torch.arange(len(start))
+    keeps = row < args.random_actions * len(start)  # (K,)
     for _ in range(horizon):
         action = policy.act(state)  # (K,)
         own = torch.rand(len(start)) >= args.random_actions  # (K,)
         action = torch.where(own, action, torch.randint_like(action, len(policy.codes)))
+        action = torch.where(keeps, row % len(policy.codes), action)
         mean, var = dynamics.predict(torch.cat([state, policy.codes[action]], -1))  # (M, K, D) each
         y = mean.mean(0)  # (K, D)
         if sample:

@@ -168,3 +168,14 @@ def test_planners_act_with_the_look_ahead_and_others_do_not(in_tmp, monkeypatch)
         chain.main(short(chain, method=method, lookahead=lookahead, run_name=name, warmup_steps=10))
         stays = len(set(np.load(in_tmp / "runs" / name / "path.npy")[11:])) == 1
         assert stays == (name == "pts-be-3")
+
+
+def test_some_imagined_trajectories_keep_to_one_action_whatever_the_policy_is_sure_of():
+    torch.manual_seed(0)
+    policy = chain.PPO(1, 3, chain.Args())
+    policy.networks.walk[-1].data[0, 0, 0] = 50.0  # sure of the first action
+    for share, kept in ((0.0, 0), (0.3, 3)):
+        args = chain.Args(random_actions=share)
+        actions = chain.imagine(policy, Stairs(), torch.zeros(10, 1), 40, 0.0, args)[1]  # (J, K)
+        assert actions[:, :kept].tolist() == [list(range(kept))] * 40
+        assert (actions[:, kept:] == 0).float().mean() == (1.0 if share == 0 else pytest.approx(0.8, abs=0.05))
