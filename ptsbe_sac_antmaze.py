@@ -451,9 +451,10 @@ class PriorEnsemble(nn.Module):
             index = torch.randint(len(x), (self.members, MODEL_BATCH))  # every member draws its own batch
             mean, log_var = self(code[member, index], MODEL_DROPOUT)  # (M, B, D) each
             error, var = (targets[index] - mean).detach(), log_var.detach().exp()
+            # a sum with the gradients of var * (log var + error^2 / var), the first var held fixed
+            loss = (log_var * (var - error.square()) - 2 * mean * error).sum() / MODEL_BATCH
             self.optimizer.zero_grad()
-            # the gradients of var * (log var + error^2 / var), with the first var held fixed
-            torch.autograd.backward([mean, log_var], [-2 * error / MODEL_BATCH, (var - error.square()) / MODEL_BATCH])
+            loss.backward()
             self.optimizer.step()
         with torch.no_grad():  # Bayesian linear regression, of 0 on state changes: w = (P'P + r I)^-1 (P'left + r draw)
             features, ridge = self.place(x[None])[0], self.PLACE_NOISE * PLACE_FEATURES  # (N, F)
