@@ -235,7 +235,7 @@ class Visits:
 # -------------------------------------------------------------------------------------------------- dynamics models
 # A dynamics model maps x = [state, action] to y = [state change, reward, end] in M possible worlds: the members of an
 # ensemble, or one Gaussian process. It offers fit(x, y, steps), predict(x) -> mean and variance of y in every world,
-# (M, N, D), and eig(mean, var) -> (N,). The least and the largest y of its data are in `seen`.
+# (M, N, D), and eig(mean, var) -> (N,). The least and the largest of its data [x, y] are in `seen`.
 
 
 class BatchedMLP(nn.Module):
@@ -301,7 +301,7 @@ class PriorEnsemble(nn.Module):
         draws[..., min(args.eig_outputs, out_dim - 2) :] = 0  # none on reward and end, nor on what EIG does not count
         self.register_buffer("draws", args.prior_size * (draws - draws.mean(0)))  # (M, F, D)
         self.register_buffer("weights", self.draws.clone())  # what the data leaves of them
-        self.register_buffer("seen", torch.zeros(2, out_dim))  # least and largest targets
+        self.register_buffer("seen", torch.zeros(2, in_dim + out_dim))  # least and largest inputs and targets
         self.out_scale = Standardizer(out_dim)
         self.optimizer = Adam(self.networks.parameters(), MODEL_LR, fused=True)
 
@@ -322,7 +322,7 @@ class PriorEnsemble(nn.Module):
         learning rate falls to 0 within every call: at a constant rate the members jitter and EIG cannot fade.
         """
         self.out_scale.fit(y)
-        self.seen.copy_(torch.stack([y.amin(0), y.amax(0)]))
+        self.seen.copy_(torch.stack(torch.cat([x, y], -1).aminmax(dim=0)))
         code, targets, member = self.encode(x), self.out_scale(y), torch.arange(self.members)[:, None]
         for step in range(steps):
             self.optimizer.param_groups[0]["lr"] = MODEL_LR * (1 - step / steps)
@@ -371,10 +371,10 @@ class SparseGP(SVGP):
         self.double()
         self.lr, self.length_prior = GP_FIT[args.dynamics]
         self.min_eig_var, self.eig_outputs = args.eig_noise**2, args.eig_outputs
-        self.register_buffer("seen", torch.zeros(2, out_dim))  # least and largest targets
+        self.register_buffer("seen", torch.zeros(2, in_dim + out_dim))  # least and largest inputs and targets
 
     def fit(self, x: Tensor, y: Tensor, steps: int) -> float:
-        self.seen.copy_(torch.stack([y.amin(0), y.amax(0)]))
+        self.seen.copy_(torch.stack(torch.cat([x, y], -1).aminmax(dim=0)))
         if len(x) > self.ROWS:
             older = torch.randperm(len(x) - self.ROWS // 2)[: self.ROWS // 2]
             x, y = (torch.cat([part[older], part[-self.ROWS // 2 :]]) for part in (x, y))
@@ -514,6 +514,7 @@ def imagine(policy: PPO, dynamics: Dynamics, start: Tensor, horizon: int, eta: f
     sure would never see what lies behind another action: some actions are random, and some trajectories keep to one.
     """
     state, steps, row = start, [], torch.arange(len(start))
+    seen = dynamics.seen[:, -state.shape[1] - 2 :]  # least and largest outcomes, (2, D)
     keeps = row < args.random_actions * len(start)  # (K,)
     for _ in range(horizon):
         action = policy.act(state)  # (K,)
@@ -525,14 +526,14 @@ def imagine(policy: PPO, dynamics: Dynamics, start: Tensor, horizon: int, eta: f
         if sample:
             world = row % len(mean)
             y = mean[world, row] + var[world, row].sqrt() * torch.randn_like(mean[0])
-        y = y.clamp(*dynamics.seen)
+        y = y.clamp(*seen)
         after = valid(changed(state, y[:, :-2]))
         steps.append((state, action, y, after, mean, var))
         state = after
     *columns, means, variances = zip(*steps, strict=True)
     states, actions, y, afters = (torch.stack(column) for column in columns)  # (J, K, ...) each
     mean, var = torch.cat(means, 1), torch.cat(variances, 1)  # (M, J * K, D) each
-    rewards = mean[..., -2].mean(0).clamp(*dynamics.seen[:, -2])
+    rewards = mean[..., -2].mean(0).clamp(*seen[:, -2])
     rewards = rewards * (args.extrinsic or args.method == "pts")
     if eta:  # r = r^e + eta r^i
         rewards = rewards + eta * bonuses(dynamics, mean, var)[args.bonus]

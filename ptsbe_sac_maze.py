@@ -112,6 +112,8 @@ MODEL_WIDTH, MODEL_BATCH, MODEL_LR, MODEL_DROPOUT = 64, 64, 4e-3, 0.0  # network
 MODEL_FEATURES, PLACE_FEATURES, BODY = 64, 128, 0
 POLICY_WIDTH, POLICY_BATCH = 64, 256  # networks of SAC and their batches
 CRITIC_SEES = {}  # by method, leading variables of the observation that its critics see, where these are not all
+EXPECTILE = {}  # by method, the expectile of returns that its critics learn, where this is not their mean
+BOUNDED = 0  # leading variables in which no state is imagined beyond the range of those visited
 
 
 # ----------------------------------------------------------------------------------------------------- environment
@@ -284,7 +286,7 @@ class Visits:
 # -------------------------------------------------------------------------------------------------- dynamics models
 # A dynamics model maps x = [state, action] to y = [state change, reward, end] in M possible worlds: the members of an
 # ensemble, or one Gaussian process. It offers fit(x, y, steps), predict(x) -> mean and variance of y in every world,
-# (M, N, D), and eig(mean, var) -> (N,). The least and the largest y of its data are in `seen`.
+# (M, N, D), and eig(mean, var) -> (N,). The least and the largest of its data [x, y] are in `seen`.
 
 
 class BatchedMLP(nn.Module):
@@ -350,7 +352,7 @@ class PriorEnsemble(nn.Module):
         draws[..., min(args.eig_outputs, out_dim - 2) :] = 0  # none on reward and end, nor on what EIG does not count
         self.register_buffer("draws", args.prior_size * (draws - draws.mean(0)))  # (M, F, D)
         self.register_buffer("weights", self.draws.clone())  # what the data leaves of them
-        self.register_buffer("seen", torch.zeros(2, out_dim))  # least and largest targets
+        self.register_buffer("seen", torch.zeros(2, in_dim + out_dim))  # least and largest inputs and targets
         self.out_scale = Standardizer(out_dim)
         self.optimizer = Adam(self.networks.parameters(), MODEL_LR, fused=True)
 
@@ -371,7 +373,7 @@ class PriorEnsemble(nn.Module):
         learning rate falls to 0 within every call: at a constant rate the members jitter and EIG cannot fade.
         """
         self.out_scale.fit(y)
-        self.seen.copy_(torch.stack([y.amin(0), y.amax(0)]))
+        self.seen.copy_(torch.stack(torch.cat([x, y], -1).aminmax(dim=0)))
         code, targets, member = self.encode(x), self.out_scale(y), torch.arange(self.members)[:, None]
         for step in range(steps):
             self.optimizer.param_groups[0]["lr"] = MODEL_LR * (1 - step / steps)
@@ -420,10 +422,10 @@ class SparseGP(SVGP):
         self.double()
         self.lr, self.length_prior = GP_FIT[args.dynamics]
         self.min_eig_var, self.eig_outputs = args.eig_noise**2, args.eig_outputs
-        self.register_buffer("seen", torch.zeros(2, out_dim))  # least and largest targets
+        self.register_buffer("seen", torch.zeros(2, in_dim + out_dim))  # least and largest inputs and targets
 
     def fit(self, x: Tensor, y: Tensor, steps: int) -> float:
-        self.seen.copy_(torch.stack([y.amin(0), y.amax(0)]))
+        self.seen.copy_(torch.stack(torch.cat([x, y], -1).aminmax(dim=0)))
         if len(x) > self.ROWS:
             older = torch.randperm(len(x) - self.ROWS // 2)[: self.ROWS // 2]
             x, y = (torch.cat([part[older], part[-self.ROWS // 2 :]]) for part in (x, y))
@@ -496,6 +498,7 @@ class SAC(nn.Module):
         self.tuned, self.target_entropy = args.temperature == 0, -action_dim * (1 + math.log(2))  # over the uniform's
         self.features = FourierFeatures(1, args.position_dims or state_dim, self.FEATURES, self.LENGTH_SCALE)
         self.actor = BatchedMLP(1, (self.FEATURES + state_dim, POLICY_WIDTH, POLICY_WIDTH, 2 * action_dim))
+        self.expectile = EXPECTILE.get(args.method, 0.5)
         self.valued = self.FEATURES + CRITIC_SEES.get(args.method, state_dim)  # leading part of a code for the critics
         sizes = (self.valued + action_dim, POLICY_WIDTH, POLICY_WIDTH, 1)
         self.critics, self.targets = BatchedMLP(2, sizes), BatchedMLP(2, sizes)
@@ -537,7 +540,9 @@ class SAC(nn.Module):
     def update(self, states: Tensor, actions: Tensor, returns: Tensor) -> dict[str, Tensor]:
         """One gradient step of everything on a batch (N, S), (N, A), (N,); its losses, entropies and values."""
         code, temperature = self.encode(states), self.log_temperature.exp().detach()
-        critic_loss = (self.quality(self.critics, code, actions) - returns).square().mean(1).sum()
+        missing = returns - self.quality(self.critics, code, actions)  # (2, N)
+        weight = 2 * torch.where(missing > 0, self.expectile, 1 - self.expectile)  # 1 for the mean
+        critic_loss = (weight * missing.square()).mean(1).sum()
         new_actions, log_prob = self.sample(code)
         value = self.quality(self.critics, code, new_actions, frozen=True).min(0).values  # (N,)
         actor_loss = (temperature * log_prob - value).mean()
@@ -566,6 +571,7 @@ def imagine(policy: SAC, dynamics: Dynamics, start: Tensor, horizon: int, eta: f
     and so much of what follows counts. Without one EIG must not act: where values are negative, an end is a reward.
     """
     state, steps, row = start, [], torch.arange(len(start))
+    visited, seen = dynamics.seen[:, :BOUNDED], dynamics.seen[:, -state.shape[1] - 2 :]  # (2, BOUNDED), (2, D)
     for _ in range(horizon):
         action, log_prob = policy.act(state)  # (K, A), (K,)
         own = torch.rand_like(action[:, :1]) >= args.random_actions  # (K, 1)
@@ -575,11 +581,12 @@ def imagine(policy: SAC, dynamics: Dynamics, start: Tensor, horizon: int, eta: f
         if sample:
             world = row % len(mean)
             y = mean[world, row] + var[world, row].sqrt() * torch.randn_like(y)
-        y = y.clamp(*dynamics.seen)
+        y = y.clamp(*seen)
         steps.append((state, action, log_prob[:, None], y, mean, var))
         state = valid(changed(state, y[:, :-2]))
+        state[:, :BOUNDED] = state[:, :BOUNDED].clamp(*visited)
     states, actions, log_probs, y, mean, var = (torch.cat(column, -2) for column in zip(*steps, strict=True))
-    rewards, survival = worth(y[:, -2], dynamics.seen[:, -2]), 1 - y[:, -1]  # (J * K,)
+    rewards, survival = worth(y[:, -2], seen[:, -2]), 1 - y[:, -1]  # (J * K,)
     if eta:  # r = r^e + eta r^i
         found = bonuses(dynamics, mean, var)
         rewards = rewards + eta * found[args.bonus]

@@ -110,7 +110,7 @@ def open_loop(dynamics: ant.PriorEnsemble, test: list[list[Tensor]]) -> dict[str
         state, (place, velocity) = states[:rows], to_world(states[:rows])
         for hold in range(3):
             mean = dynamics.predict(torch.cat([state, actions[hold : rows + hold]], -1))[0].mean(0)
-            state = ant.valid(ant.changed(state, mean.clamp(*dynamics.seen)[:, :-2]))
+            state = ant.valid(ant.changed(state, mean.clamp(*dynamics.seen[:, -mean.shape[1] :])[:, :-2]))
             for parts, reached in ((predicted, state), (true, after[hold : rows + hold])):
                 now, speed = to_world(reached)
                 parts[hold].append(torch.cat([now - place, speed - velocity], -1))

@@ -36,6 +36,8 @@ SIDE, WIDTH = 20.0, 0.5  # of the floor and of a cell of the maps, in m
 CELLS = round(SIDE / WIDTH)
 VARIANTS = {  # flags and constants that are changed
     "as it is": ({}, {}),
+    "critics learn the mean return": ({}, {"EXPECTILE": {}}),
+    "places beyond those visited": ({}, {"BOUNDED": 0}),
     "critics see the body": ({}, {"CRITIC_SEES": {}}),
     "critics see heading, height and velocity": ({}, {"CRITIC_SEES": {"pts-be": 11}}),
     "no random imagined actions": ({"random_actions": 0.0}, {}),
@@ -105,7 +107,8 @@ def candidates(dynamics: ant.PriorEnsemble, start: Tensor, args: ant.Args) -> tu
         mean, var = dynamics.predict(torch.cat([state, action], -1))
         eig = dynamics.eig(mean, var)
         bonus, discount = bonus + args.eta * discount * eig, discount * args.gamma * (-eig).exp()
-        state = ant.valid(ant.changed(state, mean.mean(0).clamp(*dynamics.seen)[:, :-2]))
+        y = mean.mean(0).clamp(*dynamics.seen[:, -mean.shape[-1] :])
+        state = ant.valid(ant.changed(state, y[:, :-2]))
     return bonus, discount, state
 
 

@@ -184,6 +184,33 @@ def test_the_reward_of_a_place_is_learned_though_networks_do_not_see_it():
     assert (predicted - true).square().mean() < 0.2 * true.var()
 
 
+# ----------------------------------------------------------------------------------------------- imagination and values
+
+
+def test_no_place_is_imagined_beyond_the_range_of_those_visited():
+    torch.manual_seed(0)
+    args = ant.Args()
+    policy, ensemble = ant.SAC(30, 8, args), ant.PriorEnsemble(38, 32, args)
+    x, y = torch.randn(300, 38), 3 * torch.randn(300, 32)
+    x[:, :2] = torch.tensor([2.0, 1.0]) * torch.rand(300, 2)
+    ensemble.fit(x, y, 10)
+    states = ant.imagine(policy, ensemble, x[:50, :30], 6, 1.0, args)[0]
+    low, high = x[:, :2].amin(0), x[:, :2].amax(0)
+    assert (states[:, :2] >= low).all() and (states[:, :2] <= high).all()
+    assert torch.equal(states[:, :2].amax(0), high)  # some would have left it
+
+
+@pytest.mark.parametrize(("method", "expectile"), [("pts-be", 0.9), ("sac", 0.5)])
+def test_critics_of_planners_learn_an_optimistic_expectile_of_returns(method, expectile):
+    torch.manual_seed(0)
+    policy = ant.SAC(30, 8, ant.Args(method=method))
+    state, action = torch.zeros(256, 30), torch.zeros(256, 8)
+    for _ in range(300):
+        policy.update(state, action, torch.randint(2, (256,)).float())  # 0 and 1 as often: the expectile is itself
+    value = policy.quality(policy.critics, policy.encode(state[:1]), action[:1])
+    assert value.mean().item() == pytest.approx(expectile, abs=0.06)
+
+
 # --------------------------------------------------------------------------------------------------------- benchmark
 
 
