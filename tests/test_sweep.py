@@ -16,12 +16,13 @@ import numpy as np
 import plot
 import pytest
 import sweep
+from experiments import NOISES, Experiment
 
 SCRIPT = "ptsbe_ppo_mountaincar.py"
 TINY = {
     f"{label}/{noise}": f"--method random --total-timesteps 60 --noise {noise}"
     for label in ("random", "pts-be-eig")
-    for noise in sweep.NOISES
+    for noise in NOISES
 }
 
 
@@ -33,7 +34,7 @@ def rows(path):
 @pytest.fixture
 def tiny(monkeypatch):
     def register(variants, seeds=(1001, 1002), curves=("charts/coverage",), every=20):
-        monkeypatch.setitem(sweep.EXPERIMENTS, "tiny", sweep.Experiment(SCRIPT, variants, seeds, curves, every))
+        monkeypatch.setitem(sweep.EXPERIMENTS, "tiny", Experiment(SCRIPT, variants, seeds, curves, every))
 
     return register
 
@@ -101,8 +102,9 @@ def test_interrupted_sweep_loses_nothing_finished_and_goes_on(tmp_path, tiny, st
     variants = {"fast": "--method random --total-timesteps 20", "slow": "--method random --total-timesteps 30000"}
     code = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a background shell ignores it
-        f"import sys; sys.path.insert(0, {str(root)!r}); import sweep; from pathlib import Path\n"
-        f"sweep.EXPERIMENTS['tiny'] = sweep.Experiment({SCRIPT!r}, {variants!r}, (1001,), ('charts/coverage',))\n"
+        f"import sys; sys.path.insert(0, {str(root)!r})\n"
+        "import sweep; from experiments import Experiment; from pathlib import Path\n"
+        f"sweep.EXPERIMENTS['tiny'] = Experiment({SCRIPT!r}, {variants!r}, (1001,), ('charts/coverage',))\n"
         f"folder = Path({str(tmp_path)!r})\n"
         "sys.exit(sweep.main(sweep.Args('tiny', results=folder / 'results', workdir=folder)))"
     )
@@ -154,7 +156,7 @@ def test_plots_from_what_the_sweep_left(tmp_path, tiny, pages):
 def test_measures_plot(tmp_path, tiny, pages):
     tags = ("bonus/error", "bonus/entropy", "bonus/eig")
     flags = "--method be --eta 0 --total-timesteps 200 --model-updates 3"
-    tiny({noise: f"{flags} --noise {noise}" for noise in sweep.NOISES}, seeds=(1001,), curves=tags, every=1)
+    tiny({noise: f"{flags} --noise {noise}" for noise in NOISES}, seeds=(1001,), curves=tags, every=1)
     assert sweep.main(arguments(tmp_path)) == 0
     curves = tmp_path / "results" / "tiny_curves.csv"
     curves.rename(tmp_path / "results" / "mountaincar_measures_curves.csv")
@@ -248,7 +250,7 @@ def test_maze_figures_from_what_the_sweep_left(tmp_path, monkeypatch, pages):
         f"{label}/{maze}": f"--method random --total-timesteps 60 --maze {maze}"
         for label, maze in [("sac", "open"), ("pts-be", "open"), ("pts-be", "u-shape")]
     }
-    tiny = sweep.Experiment("ptsbe_sac_maze.py", variants, (1001,), ("charts/coverage", "visits"), 20)
+    tiny = Experiment("ptsbe_sac_maze.py", variants, (1001,), ("charts/coverage", "visits"), 20)
     monkeypatch.setitem(sweep.EXPERIMENTS, "maze", tiny)
     assert sweep.main(sweep.Args("maze", results=tmp_path / "results", workdir=tmp_path)) == 0
     visits = [row for row in rows(tmp_path / "results" / "maze_curves.csv") if row["tag"] == "visits"]
