@@ -108,7 +108,7 @@ MODEL_WIDTH, MODEL_BATCH, MODEL_LR, MODEL_DROPOUT = 64, 64, 4e-3, 0.0  # network
 MODEL_FEATURES, PLACE_FEATURES, BODY = 64, 128, 0
 POLICY_WIDTH, POLICY_BATCH = 64, 256  # networks of SAC and their batches
 CRITIC_SEES = {}  # by method, leading variables of the observation that its critics see, where these are not all
-EXPECTILE = {}  # by method, the expectile of returns that its critics learn, where this is not their mean
+EXPECTILE = {}  # by method, the expectile of returns that its critics learn, where this is not 0.5, their mean
 BOUNDED = 0  # leading variables in which no state is imagined beyond the range of those visited
 
 
@@ -465,7 +465,8 @@ class SAC(nn.Module):
     """Tanh-Gaussian actor, twin critics and temperature, and the update of Haarnoja et al. (2018).
 
     All networks see the state and Fourier features of the place. Densities are relative to the uniform policy: its
-    entropy is 0 and that of all others negative, so that nothing is earned by going on where nothing is learnt.
+    entropy is 0 and that of all others negative, so that nothing is earned by going on where nothing is learnt. What
+    critics learn is an expectile of the returns (as in implicit Q-learning, Kostrikov et al., 2022); at 0.5 their mean.
     """
 
     FEATURES, LENGTH_SCALE, TAU = 64, 1.0, 0.02
@@ -545,8 +546,9 @@ def imagine(policy: SAC, dynamics: Dynamics, start: Tensor, horizon: int, eta: f
     Returns states (J * K, S), actions (J * K, A) and soft returns (J * K,), the first steps first. A trajectory of
     draws lives in one world: a wall that one of five members doubts is passed by a fifth of the trajectories, and not
     by all of them sooner or later. To compare actions (the look-ahead) trajectories follow the mean of the worlds. No
-    outcome is believed beyond those seen. With a bonus, a gain of information leaves exp(-EIG) of the possible worlds,
-    and so much of what follows counts. Without one EIG must not act: where values are negative, an end is a reward.
+    outcome is believed beyond those seen, nor a place, where it is BOUNDED. With a bonus, a gain of information leaves
+    exp(-EIG) of the possible worlds, and so much of what follows counts. Without one EIG must not act: where values
+    are negative, an end is a reward.
     """
     state, steps, row = start, [], torch.arange(len(start))
     visited, seen = dynamics.seen[:, :BOUNDED], dynamics.seen[:, -state.shape[1] - 2 :]  # (2, BOUNDED), (2, D)
