@@ -484,8 +484,8 @@ class PPO(nn.Module):
         for t in reversed(range(len(rewards))):
             advantages[t] = ahead = deltas[t] + args.gae_lambda * discounts[t] * ahead
         log_probs = logits.log_softmax(-1).gather(1, actions.view(-1, 1))[:, 0]
-        columns = states.flatten(0, 1), actions.flatten(), log_probs, advantages.flatten()
-        columns += (columns[-1] + values,)
+        advantages = advantages.flatten()
+        columns = states.flatten(0, 1), actions.flatten(), log_probs, advantages, advantages + values
         batches = []
         while len(batches) < args.policy_updates:
             batches.extend(torch.randperm(len(values)).chunk(args.minibatches))
@@ -524,7 +524,6 @@ def imagine(policy: PPO, dynamics: Dynamics, start: Tensor, horizon: int, eta: f
     sure would never see what lies behind another action: some actions are random, and some trajectories keep to one.
     """
     state, steps, row = start, [], torch.arange(len(start))
-    seen = dynamics.seen[:, -state.shape[1] - 2 :]  # least and largest outcomes, (2, D)
     keeps = row < args.random_actions * len(start)  # (K,)
     for _ in range(horizon):
         action = policy.act(state)  # (K,)
@@ -536,15 +535,14 @@ def imagine(policy: PPO, dynamics: Dynamics, start: Tensor, horizon: int, eta: f
         if sample:
             world = row % len(mean)
             y = mean[world, row] + var[world, row].sqrt() * torch.randn_like(mean[0])
-        y = y.clamp(*seen)
+        y = y.clamp(*dynamics.seen[:, -y.shape[1] :])
         after = valid(changed(state, y[:, :-2]))
         steps.append((state, action, y, after, mean, var))
         state = after
     *columns, means, variances = zip(*steps, strict=True)
     states, actions, y, afters = (torch.stack(column) for column in columns)  # (J, K, ...) each
     mean, var = torch.cat(means, 1), torch.cat(variances, 1)  # (M, J * K, D) each
-    rewards = mean[..., -2].mean(0).clamp(*seen[:, -2])
-    rewards = rewards * (args.extrinsic or args.method == "pts")
+    rewards = mean[..., -2].mean(0).clamp(*dynamics.seen[:, -2]) * (args.extrinsic or args.method == "pts")
     if eta:  # r = r^e + eta r^i
         rewards = rewards + eta * bonuses(dynamics, mean, var)[args.bonus]
     return states, actions, rewards.view(actions.shape), afters, 1 - y[..., -1]
@@ -674,8 +672,7 @@ def show(run: Run, step: int, dynamics: Dynamics | None) -> None:
     """The path and, once there is a model, its EIG: as pictures for TensorBoard and, side by side, as summary.png."""
     pictures = {"visits": run.visits.picture(f"{run.visits.name}, {run.label}, seed {run.args.seed}: {step} steps")}
     if dynamics is not None:
-        mean, var = dynamics.predict(torch.as_tensor(run.visits.probes()))
-        eig = bonuses(dynamics, mean, var)["eig"].cpu().numpy()
+        eig = bonuses(dynamics, *dynamics.predict(torch.as_tensor(run.visits.probes())))["eig"].cpu().numpy()
         pictures["eig_map"] = run.visits.picture("expected information gain", eig)
     for name, picture in pictures.items():
         run.writer.add_image(name, picture, step, dataformats="HWC")

@@ -114,12 +114,10 @@ MODEL_WIDTH, MODEL_BATCH, MODEL_LR, MODEL_DROPOUT = 256, 128, 3e-3, 0.2  # netwo
 # Fourier features of the place: of the networks, of priors; the first variable of the observation that networks see
 MODEL_FEATURES, PLACE_FEATURES, BODY = 0, 512, 4
 POLICY_WIDTH, POLICY_BATCH = 128, 256  # networks of SAC and their batches
-# By method, leading variables of the observation that its critics see, where these are not all. A planner's see the
-# place: the noise of a value over heading, joints and spin is larger than what one candidate's way gains over another.
-CRITIC_SEES = {"pts": 2, "pts-be": 2}
-# By method, the expectile of returns that its critics learn, where this is not their mean. Most imagined torques are
-# random and lead nowhere: values of their mean return fall by e every 3 m, and a frontier 20 m away draws nobody.
-EXPECTILE = {"pts": 0.9, "pts-be": 0.9}
+# By method, leading variables that its critics see and expectile of returns that they learn, if not all and 0.5. A
+# planner's see the place: the noise of a value over heading, joints and spin is larger than what one candidate's way
+# gains over another. And as most imagined torques are random, mean returns reach 3 m, this expectile some 12 m.
+CRITICS = dict.fromkeys(("pts", "pts-be"), (2, 0.9))
 # Leading variables in which no state is imagined beyond the range of those visited. The model does not learn walls from
 # the heading, and what lies behind them stays unknown for ever.
 BOUNDED = 2
@@ -576,14 +574,13 @@ class SAC(nn.Module):
         self.tuned, self.target_entropy = args.temperature == 0, -action_dim * (1 + math.log(2))  # over the uniform's
         self.features = FourierFeatures(1, args.position_dims or state_dim, self.FEATURES, self.LENGTH_SCALE)
         self.actor = BatchedMLP(1, (self.FEATURES + state_dim, POLICY_WIDTH, POLICY_WIDTH, 2 * action_dim))
-        self.expectile = EXPECTILE.get(args.method, 0.5)
-        self.valued = self.FEATURES + CRITIC_SEES.get(args.method, state_dim)  # leading part of a code for the critics
+        sees, self.expectile = CRITICS.get(args.method, (state_dim, 0.5))
+        self.valued = self.FEATURES + sees  # leading part of a code for the critics
         sizes = (self.valued + action_dim, POLICY_WIDTH, POLICY_WIDTH, 1)
         self.critics, self.targets = BatchedMLP(2, sizes), BatchedMLP(2, sizes)
         self.targets.load_state_dict(self.critics.state_dict())
         self.log_temperature = nn.Parameter(torch.tensor(math.log(args.temperature or 0.2)))
-        trained = [*self.actor.parameters(), *self.critics.parameters(), self.log_temperature]
-        self.optimizer = Adam(trained, args.policy_lr, fused=True)
+        self.optimizer = Adam(self.parameters(), args.policy_lr, fused=True)
 
     def encode(self, state: Tensor) -> Tensor:
         """What the networks see of a state: (N, S) -> (N, code)."""
@@ -619,8 +616,8 @@ class SAC(nn.Module):
         """One gradient step of everything on a batch (N, S), (N, A), (N,); its losses, entropies and values."""
         code, temperature = self.encode(states), self.log_temperature.exp().detach()
         missing = returns - self.quality(self.critics, code, actions)  # (2, N)
-        weight = 2 * torch.where(missing > 0, self.expectile, 1 - self.expectile)  # 1 for the mean
-        critic_loss = (weight * missing.square()).mean(1).sum()
+        weight = torch.where(missing > 0, self.expectile, 1 - self.expectile)
+        critic_loss = 2 * (weight * missing.square()).mean(1).sum()
         new_actions, log_prob = self.sample(code)
         value = self.quality(self.critics, code, new_actions, frozen=True).min(0).values  # (N,)
         actor_loss = (temperature * log_prob - value).mean()
@@ -628,7 +625,7 @@ class SAC(nn.Module):
         (critic_loss + actor_loss).backward()
         if self.tuned:
             self.log_temperature.grad = -(log_prob.detach().mean() + self.target_entropy)
-        self.optimizer.step()  # what has no gradient stays
+        self.optimizer.step()  # what has no gradient stays: targets, and a temperature that is given
         with torch.no_grad():
             for target, parameter in zip(self.targets.parameters(), self.critics.parameters(), strict=True):
                 target.lerp_(parameter, self.TAU)
@@ -650,7 +647,6 @@ def imagine(policy: SAC, dynamics: Dynamics, start: Tensor, horizon: int, eta: f
     are negative, an end is a reward.
     """
     state, steps, row = start, [], torch.arange(len(start))
-    visited, seen = dynamics.seen[:, :BOUNDED], dynamics.seen[:, -state.shape[1] - 2 :]  # (2, BOUNDED), (2, D)
     for _ in range(horizon):
         action, log_prob = policy.act(state)  # (K, A), (K,)
         own = torch.rand_like(action[:, :1]) >= args.random_actions  # (K, 1)
@@ -660,12 +656,12 @@ def imagine(policy: SAC, dynamics: Dynamics, start: Tensor, horizon: int, eta: f
         if sample:
             world = row % len(mean)
             y = mean[world, row] + var[world, row].sqrt() * torch.randn_like(y)
-        y = y.clamp(*seen)
+        y = y.clamp(*dynamics.seen[:, -y.shape[1] :])
         steps.append((state, action, log_prob[:, None], y, mean, var))
         state = valid(changed(state, y[:, :-2]))
-        state[:, :BOUNDED] = state[:, :BOUNDED].clamp(*visited)
+        state[:, :BOUNDED] = state[:, :BOUNDED].clamp(*dynamics.seen[:, :BOUNDED])
     states, actions, log_probs, y, mean, var = (torch.cat(column, -2) for column in zip(*steps, strict=True))
-    rewards, survival = worth(y[:, -2], seen[:, -2]), 1 - y[:, -1]  # (J * K,)
+    rewards, survival = worth(y[:, -2], dynamics.seen[:, -2]), 1 - y[:, -1]  # (J * K,)
     if eta:  # r = r^e + eta r^i
         found = bonuses(dynamics, mean, var)
         rewards = rewards + eta * found[args.bonus]
@@ -682,8 +678,7 @@ def imagine(policy: SAC, dynamics: Dynamics, start: Tensor, horizon: int, eta: f
 def draw(policy: SAC, x: Tensor, y: Tensor, rewards: Tensor, imagined: tuple[Tensor, ...], args: Args) -> list[Tensor]:
     """A batch of states, actions and returns: of imagined transitions and of real ones, with one-step returns."""
     state_dim, real = y.shape[1] - 2, round(args.real_share * POLICY_BATCH) if len(imagined[0]) else POLICY_BATCH
-    i = torch.randint(len(x), (real,))
-    j = torch.randint(max(1, len(imagined[0])), (POLICY_BATCH - real,))
+    i, j = torch.randint(len(x), (real,)), torch.randint(max(1, len(imagined[0])), (POLICY_BATCH - real,))
     states, actions, returns = x[i, :state_dim], x[i, state_dim:], rewards[i]
     if real:
         after = valid(changed(states, y[i, :state_dim]))
@@ -804,8 +799,7 @@ def show(run: Run, step: int, dynamics: Dynamics | None) -> None:
     """The path and, once there is a model, its EIG: as pictures for TensorBoard and, side by side, as summary.png."""
     pictures = {"visits": run.visits.picture(f"{run.visits.name}, {run.label}, seed {run.args.seed}: {step} steps")}
     if dynamics is not None:
-        mean, var = dynamics.predict(torch.as_tensor(run.visits.probes()))
-        eig = bonuses(dynamics, mean, var)["eig"].cpu().numpy()
+        eig = bonuses(dynamics, *dynamics.predict(torch.as_tensor(run.visits.probes())))["eig"].cpu().numpy()
         pictures["eig_map"] = run.visits.picture("expected information gain", eig)
     for name, picture in pictures.items():
         run.writer.add_image(name, picture, step, dataformats="HWC")

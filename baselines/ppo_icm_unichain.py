@@ -299,8 +299,8 @@ class PPO(nn.Module):
         for t in reversed(range(len(rewards))):
             advantages[t] = ahead = deltas[t] + args.gae_lambda * discounts[t] * ahead
         log_probs = logits.log_softmax(-1).gather(1, actions.view(-1, 1))[:, 0]
-        columns = states.flatten(0, 1), actions.flatten(), log_probs, advantages.flatten()
-        columns += (columns[-1] + values,)
+        advantages = advantages.flatten()
+        columns = states.flatten(0, 1), actions.flatten(), log_probs, advantages, advantages + values
         batches = []
         while len(batches) < args.policy_updates:
             batches.extend(torch.randperm(len(values)).chunk(args.minibatches))

@@ -36,10 +36,9 @@ SIDE, WIDTH = 20.0, 0.5  # of the floor and of a cell of the maps, in m
 CELLS = round(SIDE / WIDTH)
 VARIANTS = {  # flags and constants that are changed
     "as it is": ({}, {}),
-    "critics learn the mean return": ({}, {"EXPECTILE": {}}),
+    "critics learn the mean return": ({}, {"CRITICS": {"pts-be": (2, 0.5)}}),
     "places beyond those visited": ({}, {"BOUNDED": 0}),
-    "critics see the body": ({}, {"CRITIC_SEES": {}}),
-    "critics see heading, height and velocity": ({}, {"CRITIC_SEES": {"pts-be": 11}}),
+    "critics see the body": ({}, {"CRITICS": {"pts-be": (30, 0.9)}}),
     "no random imagined actions": ({"random_actions": 0.0}, {}),
     "4 imagined actions": ({"horizon": 4}, {}),
 }

@@ -50,9 +50,9 @@ SCRIPTS = {
     },
     ptsbe_ppo_mountaincar: {**TINY, "policy_interval": 20, "model_interval": 20, "rollouts": 4, "horizon": 4},
 }
-BUDGET = {"ptsbe_sac_maze": 583, "ptsbe_sac_antmaze": 625, "ptsbe_sac_continuous_action": 568}  # code lines
-BUDGET |= {"ptsbe_ppo_unichain": 537, "ptsbe_ppo_mountaincar": 545}
-BUDGET |= {"ppo_icm_unichain": 357, "ppo_vime_unichain": 393}
+BUDGET = {"ptsbe_sac_maze": 585, "ptsbe_sac_antmaze": 627, "ptsbe_sac_continuous_action": 570}  # code lines
+BUDGET |= {"ptsbe_ppo_unichain": 536, "ptsbe_ppo_mountaincar": 544}
+BUDGET |= {"ppo_icm_unichain": 356, "ppo_vime_unichain": 392}
 BASELINES = {script: {**TINY, "policy_interval": 20} for script in (ppo_icm_unichain, ppo_vime_unichain)}
 TIMES = {"wall_time_s", "sps"}  # what differs between two runs with the same seed
 
@@ -358,10 +358,13 @@ def test_nothing_outside_the_run_can_lose_it(in_tmp, script, shell):
 
 
 @every_script
-def test_no_run_waits_for_torchs_compiler(in_tmp, script):
-    words = command(script, run_name="test", dynamics="gp")  # both the GP and the policy take steps
+@pytest.mark.parametrize("dynamics", ["de", "gp"])
+def test_no_run_waits_for_torchs_compiler(in_tmp, script, dynamics):
+    """Nor for sympy, which some public functions of torch import; model and policy take steps."""
+    words = command(script, run_name="test", dynamics=dynamics)
     run = subprocess.run([words[0], "-X", "importtime", *words[1:]], capture_output=True, text=True)
-    assert run.returncode == 0 and "gp_models" in run.stderr and "torch._dynamo" not in run.stderr
+    assert run.returncode == 0 and "gp_models" in run.stderr
+    assert "torch._dynamo" not in run.stderr and "sympy" not in run.stderr
 
 
 @every_file
