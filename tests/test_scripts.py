@@ -357,8 +357,7 @@ def test_nothing_outside_the_run_can_lose_it(in_tmp, script, shell):
     assert taken(json.loads(Path("runs/test/result.json").read_text()))
 
 
-@every_script
-@pytest.mark.parametrize("dynamics", ["de", "gp"])
+@pytest.mark.parametrize("script, dynamics", [*((script, "de") for script in SCRIPTS), (ptsbe_ppo_unichain, "gp")])
 def test_no_run_waits_for_torchs_compiler(in_tmp, script, dynamics):
     """Nor for sympy, which some public functions of torch import; model and policy take steps."""
     words = command(script, run_name="test", dynamics=dynamics)
