@@ -66,6 +66,7 @@ ANTMAZE = {  # each as it is tuned; coin flips are the warm-up of all
     **{method: f"--method {method}" for method in ("sac", "be", "pts", "pts-be")},
 }
 ANTMAZES = {"small-open": 10_000, "large-open": 20_000}  # and the steps of a run, which does not stop at the goal
+ANT_CURVES = ("charts/coverage", "charts/min_distance", "bonus/eig", "visits")
 
 CONTINUOUS = {  # tasks that pay only where they are solved, and one that pays everywhere
     "mountain-car": "MountainCarContinuous-v0",
@@ -129,14 +130,14 @@ EXPERIMENTS = {
             for name, flags in ANTMAZE.items()
         },
         seeds=tuple(range(1, 11)),
-        curves=("charts/coverage", "charts/min_distance", "bonus/eig", "visits"),
+        curves=ANT_CURVES,
         every=100,
     ),
     "antmaze_models": Experiment(  # twice the time of the ensemble
         script="ptsbe_sac_antmaze.py",
         variants={"pts-be-dk/large-open": "--dynamics dk --maze large-open --total-timesteps 20000 --no-stop-at-goal"},
         seeds=tuple(range(1, 11)),
-        curves=("charts/coverage", "charts/min_distance", "bonus/eig", "visits"),
+        curves=ANT_CURVES,
         every=100,
     ),
     "continuous_action": Experiment(
